@@ -213,7 +213,7 @@ def fork_and_reset(engine: Any, rounds: int) -> List[str]:
                         wrong.append(f"round {n}: a fork said {answer!r}")
             box.exec(["sh", "-c", f"echo {n} >/tmp/f{n}"])
             box.reset(base)
-            origin = Talk(box.process(id))      # who lets go of it closes its input
+            origin = Talk(box.process(id))      # dropping the object closes its input
             if (answer := origin.ask("get")) != "None True":
                 wrong.append(f"round {n}: after the reset it said {answer!r}")
     return wrong

@@ -46,7 +46,7 @@ sys.exit(sum(row.outcome != "exit" or row.exit_code != 0 for row in rows))
 
 
 class Identity:
-    """Who runs the contestants: root or an ordinary user. The driver as root plays both."""
+    """The user that runs the contestants: root or an ordinary user. The driver as root plays both."""
 
     def __init__(self, uid: int, scratch: Path) -> None:
         self.uid = uid

@@ -33,7 +33,7 @@ def main():
     for line in readelf("--relocs"):
         words = line.split()
         if len(words) >= 3 and words[2].startswith("R_") and not re.fullmatch(ITS_OWN, words[2]):
-            problems.append(f"{sys.argv[1]}: somebody would have to relocate it: {line.strip()}")
+            problems.append(f"{sys.argv[1]}: it would have to be relocated: {line.strip()}")
     # With glibc's (only that has such relocations) it holds none.
     end = max((int(words[2], 16) + int(words[5], 16) for words in lines if words[0] == "LOAD"), default=0)
     if end > HIGHEST and not any("IRELATIV" in line for line in readelf("--relocs")):

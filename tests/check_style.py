@@ -67,7 +67,7 @@ def main():
             for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1):
                 match = HOME.search(line)
                 if match and match.group(1).startswith("work"):
-                    problems.append(f"{entry}:{number}: a path of somebody's machine")
+                    problems.append(f"{entry}:{number}: a path of one machine")
     finish(problems)
 
 

@@ -626,7 +626,7 @@ def is_kernel_path(path: str) -> bool:
 
 
 def is_out_of_space(problem: BaseException) -> bool:
-    """Whether a write failed for want of room."""
+    """Whether a write failed because there was no room."""
     return isinstance(problem, ResourceExhausted) or getattr(problem, "errno", None) in (
         27,
         28,

@@ -967,7 +967,7 @@ class Session(SessionFiles):
             Such as "http://127.0.0.1:41231". Of a Unix socket: "unix:" and its path.
 
         Raises:
-            Conflict: Somebody listens there already.
+            Conflict: Another process listens there already.
             FeatureMissing: The session has no network of its own.
         """
         answer = self._session().json(

@@ -222,7 +222,8 @@ struct context {
 struct ca {
     EVP_PKEY *key;
     X509 *certificate;
-    /* All leaves have one key: who has it has the process, and so the authority's. */
+    /* All leaves have one key: an attacker with it controls the process, and so has the authority's
+     * key. */
     EVP_PKEY *leaf_key;
     struct list contexts; /* the last used first */
     size_t n_contexts;

@@ -4,7 +4,7 @@
  * server.
  *
  * The process has secrets and an authority's key, and parses the bytes of attackers. An attacker
- * who took it over would have these, but no way further: the process can open no file, start no
+ * that took it over would have these, but no way further: the process can open no file, start no
  * program, make no connection and reach no other process. It sends on sockets that it was given.
  */
 #ifndef ROLLBOX_EGRESS_TLS_CONFINE_H

@@ -280,7 +280,7 @@ static void begin_drain(struct connection *connection) {
 
     connection->step = CONNECTION_DRAIN;
     side_set_reset(&connection->guest, false);
-    /* A server that ended without the notice may have been cut off by somebody. The guest's
+    /* A server that ended without the notice may have been cut off by an attacker. The guest's
      * connection ends in the same way, and its client decides. */
     side_shutdown(&connection->guest, connection->upstream.state != SIDE_CUT);
     loop_remove(loop, &connection->upstream.source);

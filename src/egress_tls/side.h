@@ -26,7 +26,7 @@ struct side {
     enum side_state {
         SIDE_OPEN,
         SIDE_EOF,    /* the peer sends nothing more */
-        SIDE_CUT,    /* the same, without TLS's notice: somebody may have cut it off */
+        SIDE_CUT,    /* the same, without TLS's notice: an attacker may have cut it off */
         SIDE_BROKEN, /* an error */
     } state;
     bool cannot_send;

@@ -350,7 +350,7 @@ def is_kind(kind, of):
 
 def is_over():
     """Python takes itself apart at its end, which takes longer than all that a short program does. It cannot be noticed if nothing is left that ends with an effect: nobody has asked to be called at the end, there are no
-    threads, no buffers but those of the standard streams, and of all objects made since none has a finalizer or, as a weak reference, somebody to tell. In doubt it takes itself apart. Nothing of the program's is called by looking."""
+    threads, no buffers but those of the standard streams, and of all objects made since none has a finalizer or, as a weak reference, a callback. In doubt it takes itself apart. Nothing of the program's is called by looking."""
     if "threading" in modules or "gc" in modules or "_thread" in modules and modules["_thread"]._count() or callbacks() or ("atexit" in modules and modules["atexit"]._ncallbacks()):
         return False
     if sys.stdout is not out or sys.stderr is not err or sys.__stdout__ is not out or sys.__stderr__ is not err or sys.flags.dev_mode or sys.warnoptions or _warnings.filters != filters:

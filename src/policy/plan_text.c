@@ -34,7 +34,7 @@ static const struct {
     { LANDLOCK_ACCESS_FS_IOCTL_DEV, "ioctl" },
 };
 
-/* A path may come from somebody else's policy: it neither ends its line nor speaks to the terminal.
+/* A path may come from a stranger's policy: it can neither end its line nor control the terminal.
  */
 static void add_path(struct buf *to, const char *path) {
     utf8_shown(to, path, strlen(path), "");

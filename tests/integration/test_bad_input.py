@@ -663,7 +663,7 @@ def test_shared_socket_serves_no_guest(caller, grant):
         assert caller.run("--engine", home / "engine", "--readable", secret, "--", "cat", secret).stdout == "reached\n"
 
 
-# In a pid namespace of its own, whose ids nobody else takes. Prints what the engine says to who was left a connection by one that has ended, and whose id somebody else has by now.
+# In a pid namespace of its own, whose ids no other process takes. Prints what the engine says to a process that inherited the connection of an ended one, whose id another process has by now.
 LEFT = """
 import os, signal, socket, subprocess, sys, time
 sys.path.insert(0, sys.argv[1])

@@ -109,7 +109,7 @@ def test_undumpable_processes_are_reported_and_fail_no_command(shared):
 def test_latest_and_named_auto_snapshots_are_kept(shared):
     with shared.box(*CHANGED, "--auto-keep", "2") as box:
         write(shared, box, "a", "b")
-        assert shared.ok("snapshot", "--as", "mine", box) == "s2", "the latest is what there is, and is somebody's now"
+        assert shared.ok("snapshot", "--as", "mine", box) == "s2", "the latest one is named, and no longer automatic"
         assert automatic(shared, box) == ["s1"]
         write(shared, box, "c", "d")
         kid = shared.ok("fork", "--from", "s3", box)

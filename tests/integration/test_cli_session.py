@@ -91,7 +91,7 @@ def test_socket_without_runtime_directory_is_in_a_private_one(tmp_path):
                               capture_output=True, timeout=DEADLINE)
 
     try:
-        # Somebody else's directory, a directory that others may write to, a link, a file: each is refused, and the variable that helps is named.
+        # Another user's directory, a directory that others may write to, a link, a file: each is refused, and the variable that helps is named.
         for make in (home.mkdir, lambda: (home.mkdir(), home.chmod(0o777), os.chown(home, uid, uid)), lambda: home.symlink_to(tmp_path), home.touch):
             make()
             for command in (("engine", "start", "--background"), ("create",)):

@@ -157,7 +157,7 @@ def test_files_of_the_sandbox_have_the_start_time(caller, mode):
 
 @pytest.mark.parametrize("mode", MODES)
 def test_files_without_a_name(caller, mode):
-    """Files of memory, which the kernel stamps ahead of its coarse clock once somebody has looked at them; what it has one inode for, of the machine's start; terminals, of whole seconds, up to one before the sandbox."""
+    """Memory files, which the kernel stamps ahead of its coarse clock after a look at them; objects with one shared inode, with times of the machine's start; terminals, with whole seconds, up to one before the sandbox."""
     code = f"""
 import ctypes, os
 fds = [os.eventfd(0), ctypes.CDLL(None).timerfd_create(1, 0), *os.openpty()]

@@ -656,7 +656,7 @@ while True:
     select.select([], [], [], 0.05)
     open(sys.argv[1], "a").write("x")
 """
-# Who executes a program from a thread has the id of the first one, which slept; and init, with so many who sleep, looks at each now and then.
+# A thread that executes a program gets the id of the first thread, which slept; and init, with so many sleeping threads, looks at each now and then.
 UNDER_ANOTHERS_ID = """
 import os, select, sys, threading, time
 guest = sys.argv[2] if len(sys.argv) > 2 else open("/proc/self/cmdline").read().split(chr(0))[2]

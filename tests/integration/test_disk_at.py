@@ -194,7 +194,7 @@ def test_disk_limit_ends_a_single_run(engine):
 
 def test_one_file_is_held_by_the_kernel(small):
     assert ended_by_limit(small.exec(["dd", "if=/dev/zero", "of=/tmp/x", "bs=1M"]))
-    # With its directory the file is past the limit, which may be found only now. Who looks at it is none of those that are ended for that.
+    # With its directory the file is past the limit, which may be found only now. The agent that reads it is not among the processes that are ended.
     until(lambda: small.stat("/tmp/x").size == 64 * MIB)
 
 
@@ -614,7 +614,7 @@ def test_killed_measurer_is_replaced(small, engine):
     assert ended_by_limit(done) and done.stdout == b"", done
 
 
-# ---- who can reach it -----------------------------------------------------------------------------------------------------
+# ---- access to it ----------------------------------------------------------------------------------------------------------
 
 
 def test_other_users_cannot_reach_the_files(engine, store):

@@ -138,7 +138,7 @@ def test_run_moves_to_the_client_that_waits(caller, is_running):
         until(lambda: third.status()["memory_reserved_bytes"] == 0)
 
 
-# ---- who does not read -------------------------------------------------------------------------------------------------
+# ---- clients that do not read-----------------------------------------------------------------------------------------------
 
 
 class Flood:

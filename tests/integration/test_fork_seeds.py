@@ -16,7 +16,7 @@ from trajectory_files import read, shared_engine
 
 DRAW = ["python3", "-c", "import os, random, uuid; print(os.urandom(4).hex(), random.randrange(10**6), open('/dev/urandom', 'rb').read(4).hex(), open('/dev/random', 'rb').read(70000)[-2:].hex(), open('/proc/sys/kernel/random/uuid').read()[:8], hash('x') % 1000)"]
 POLICY = Policy(random_seed=7)
-# Of seed 7, its first and second child, and the first one's first. Who changes them changes the results of others' experiments.
+# Of seed 7, its first and second child, and the first one's first. A change of them changes the results of users' experiments.
 SEEDS = [7, 7047731020437584910, 9190010582942298968, 2949222839903684161]
 DRAWN = ["714c4cec 146890 6312c5b2 5b48 7c77c3af 11", "3c68f45d 781194 2eb18e6c 94c8 673f89b1 576", "db69a66f 110199 2ee14f42 dff8 8cad5da8 954", "167664c0 545988 58fa2f3d a0be 0d602a48 228"]
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sandboxes whose root is an image: what they see, what they may do, whom its files belong to, and images that somebody hostile made."""
+"""Sandboxes whose root is an image: what they see, what they may do, the owners of its files, and hostile images."""
 
 import json
 import os

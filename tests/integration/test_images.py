@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Importing images: what they become in the store, as the kernel's overlay shows it; and archives that somebody hostile made, which are refused or contained."""
+"""Importing images: what they become in the store, as the kernel's overlay shows it; and hostile archives, which are refused or contained."""
 
 import json
 import os

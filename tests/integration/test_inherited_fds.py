@@ -59,7 +59,7 @@ def test_real_time_priority(cli):
     try:
         os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(10))
     except PermissionError:
-        pytest.skip("who runs this may not have real-time priority")
+        pytest.skip("this user may not have real-time priority")
     try:
         assert cli("run", "--", "python3", "-c", "import os; print(os.sched_getscheduler(0))").stdout == b"0\n"
     finally:
@@ -71,7 +71,7 @@ def test_priorities(caller):
     for nice, guests in ((-5, 0), (7, 7)):
         done = subprocess.run(["nice", "-n", str(nice), "setpriv", f"--reuid={caller.uid}", f"--regid={caller.uid}", "--clear-groups", binaries() / "rollbox", "run", "--", "nice"], capture_output=True, env=caller.environment(), cwd="/")
         if b"cannot set niceness" in done.stderr or b"setpriv" in done.stderr:
-            pytest.skip("who runs this may not raise priorities, or become another user")
+            pytest.skip("this user may not raise priorities, or become another user")
         assert done.stdout == b"%d\n" % guests, done
 
 

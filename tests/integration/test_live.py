@@ -165,7 +165,7 @@ def test_forked_command_is_found_after_its_end():
         with closing(box.fork(2)) as kids:
             runs, ends = (origin.of(kid) for kid in kids)
             again = kids[0].process(origin.id)
-            assert again.stdin is None, "it is somebody's"
+            assert again.stdin is None, "another client has it"
             assert runs("1 + 1") == "2" and again.stdout.readline() == b"2\n"
             ends("print('said')")
             ends.process.stdin.write(b"sys.exit(7)\n")
@@ -629,7 +629,7 @@ def test_mappings_with_holes_between_them_stay_separate():
 
 @pytest.mark.parametrize("how", ["reset", "close"])
 def test_discarded_box_does_not_see_end_of_input(tmp_path, how):
-    """Those of a struck sandbox die of its init's end; who was woken by the end of its input before that ran for as long as it liked, when others waited for the processor."""
+    """The processes of a killed box end with its init. One that saw the end of its input before that once ran on, while others waited for the processor."""
     tmp_path.chmod(0o777)
     with Sandbox(Policy(fs_shared=[str(tmp_path)])) as box:
         process = box.spawn([*PYTHON, f"import sys; print('ready', flush=True); sys.stdin.read(); open('{tmp_path}/woken', 'w')"])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A program that fails for want of a network: one line says that the sandbox has none."""
+"""A program that fails because it has no network: one line says that the sandbox has none."""
 
 import pytest
 

@@ -63,7 +63,7 @@ def test_commands_get_three_descriptors(box):
 
 
 def test_killing_a_main_process_does_not_free_its_tree(box):
-    """Who sees the main process stop knows that a time-out is at work, and would be init's child if that died now."""
+    """A guest that sees the main process stop knows that a time-out is at work, and would become init's child if the main process died now."""
     for _ in range(5):
         result = box.exec(["/tmp/neighbour", "leave"], timeout=0.3)
         assert result.outcome is Outcome.TIMEOUT and result.stdout == b"ready\n"
@@ -174,7 +174,7 @@ for i in range(1000):
 
 
 def test_writers_in_the_background_are_cut_off_in_their_own_sandbox(box):
-    """What writes on when its command is over costs the engine a descriptor; who leaves many loses the first of these, and nobody else does."""
+    """A process that writes after the end of its command costs the engine a descriptor. A sandbox with many such processes loses its first ones, and no other sandbox does."""
     writer = "(trap '' PIPE; until ! echo x 2>/dev/null; do sleep 0.02; done; touch /tmp/cut) & :"
     with Sandbox() as other:
         for each in (box, other):

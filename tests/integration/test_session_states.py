@@ -318,7 +318,7 @@ def test_commits_one_after_the_other(granted):
         box.commit()
         assert (granted / "a").read_text() == "2\n" and (granted / "sub" / "c").read_text() == "c2\n" and not (granted / "sub" / "n").exists()
         with Sandbox(Policy(fs_writable=[str(granted)])) as other:
-            assert shell(other, f"cd {granted}; cat a sub/c; ls").stdout == "2\nc2\na\nsub\n", "who comes later sees what was published"
+            assert shell(other, f"cd {granted}; cat a sub/c; ls").stdout == "2\nc2\na\nsub\n", "a later sandbox sees the published version"
     until(lambda: sorted(os.listdir(granted.parent)) == ["work"])
 
 

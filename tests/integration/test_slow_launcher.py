@@ -31,7 +31,7 @@ class Held:
         self.pid, self.child, self.go, self.problem = pid, 0, threading.Event(), None
         self.libc = ctypes.CDLL(None, use_errno=True)
         self.libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
-        self.thread = threading.Thread(target=self.trace, daemon=True)       # who traces is a thread, and all is asked by that one
+        self.thread = threading.Thread(target=self.trace, daemon=True)       # a tracer is a thread, and this one makes all requests
         self.ready = threading.Event()
 
     def ptrace(self, request, pid, data=None):

@@ -584,7 +584,7 @@ def test_killed_while_importing_a_snapshot(store, layers, fault):  # noqa: F811
 
 
 def test_malformed_snapshot_files_are_refused(store, layers):  # noqa: F811
-    """Cut, changed, made by somebody hostile, or something else altogether."""
+    """Cut off, changed, hostile, or files of another kind."""
     first, second = snapshot(layers)
     file = store.home / "snapshot"
     layers.job("export", str(file), lower=[first], upper=[second], places=PLACES)

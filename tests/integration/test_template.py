@@ -447,7 +447,7 @@ def test_sandbox_with_functions_can_be_pickled():
     assert type(box) is WorkSandbox and box.policy.max_memory == "256M" and values(box.fork(2)) == [0, 1]
 
 
-# Who lies
+# Programs that lie
 
 def answer(data, length=None):
     raw = (len(data) if length is None else length).to_bytes(8, "big") + data

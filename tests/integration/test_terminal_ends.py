@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who reads a terminal whose input is over gets its end: shells and interpreters leave, and nothing hangs.
+"""A reader of a terminal whose input has ended gets an end of file: shells and interpreters leave, and nothing hangs.
 
 A terminal has no end of its own. The character that stands for one is lost when the reader changes the terminal's mode as it starts."""
 

@@ -963,7 +963,7 @@ def test_secrets_of_a_sandbox_are_ones_in_its_forks(tmp_path):
 
 
 def test_secrets_in_files_are_not_shown(caller):
-    """Who wants them taken out of records does not have them read for verify either."""
+    """Files are not shown to a user who has secrets removed from records."""
     done = caller.rollbox("verify", "--twice", "--redact", "hunter[0-9]", "--", "sh", "-c", "echo hunter2 $(cat /proc/sys/kernel/random/uuid) > /tmp/a")
     assert done.returncode == 1 and b'of "/tmp/a"\n' in done.stdout and b"hunter" not in done.stdout, done
 

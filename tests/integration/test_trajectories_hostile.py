@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trajectories that somebody sent, rules that a guest works against, and files that two want.
+"""Trajectories from strangers, rules that a guest works against, and files that two processes want.
 
 The model: the author of a record knows how it is read and wants it to reach the host, the terminal, or all memory; a guest whose streams are recorded wants its secret in the file or the recorder blocked.
 """
@@ -32,7 +32,7 @@ def settled(*boxes):
 
 
 def is_locked(path):
-    """Looked up, not tried: who locks a file to see whether it is locked is in the way of who wants to."""
+    """Looked up, not tried: locking a file as a test would delay the process that wants the lock."""
     return path.exists() and f":{path.stat().st_ino} " in pathlib.Path("/proc/locks").read_text()
 
 

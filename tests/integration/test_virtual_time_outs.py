@@ -25,7 +25,7 @@ for _ in range(100):
 print("over")
 """
 
-# The same where time passes because somebody asks for it again and again, not because all wait.
+# The same where time passes because a thread queries it again and again, not because all wait.
 BESIDE_QUERIES = LOCKED + """
 def ask():
     while True:

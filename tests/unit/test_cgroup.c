@@ -367,8 +367,8 @@ TEST(freeze_stops_and_thaw_continues) {
     ASSERT_TRUE(turns != MAP_FAILED);
     pid = spawn_in(slot, take_turns);
     wait_for_turns_beyond(0);
-    /* Nothing that could end the case while somebody is frozen, whom not even SIGKILL would end
-     * (v1). */
+    /* No assertion while a process is frozen: if the case ended there, not even SIGKILL would end
+     * that process (v1). */
     r_freeze = cgroup_slot_freeze(slot);
     before = turns->taken;
     (void)poll(NULL, 0, 20);

@@ -631,7 +631,8 @@ TEST(message_without_a_header_ends_the_connection) {
     close(pair.server);
 }
 
-/* A result whose output cannot be received for want of descriptors must not be waited for for ever.
+/* A result whose output cannot be received without a free descriptor must not be waited for for
+ * ever.
  */
 TEST(result_without_room_for_its_descriptors_is_an_error) {
     struct rlimit limit = { 0, 0 };

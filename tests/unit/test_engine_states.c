@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is kept of states that come and go: as many nodes as somebody can name, stands on, or has
- * files in. */
+/* The tree of snapshots keeps only nodes that a client can name, that a session is based on, or
+ * that have files. */
 #include "test.h"
 
 #include <fcntl.h>

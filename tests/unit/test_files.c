@@ -534,7 +534,7 @@ TEST(killed_agent_is_an_error) {
     files_done(files);
 }
 
-/* Somebody swaps a directory for a link all the while. */
+/* A process swaps a directory for a link all the while. */
 TEST_TIMEOUT(swapped_directory_leads_nowhere, 120) {
     ASSERT_OK(CALL(files_mkdir, at("from/d"), 0));
     put("from/d/file", "uploaded");

@@ -196,7 +196,7 @@ TEST(image_is_found_and_locked) {
     ASSERT_EQ(flock(other, LOCK_EX | LOCK_NB), -1);
     ASSERT_NULL(store_image_free(image));
     ASSERT_CALL(flock(other, LOCK_EX | LOCK_NB));
-    /* Who holds it exclusively is about to remove it. */
+    /* A process that holds it exclusively is about to remove it. */
     struct rollbox_error error = { 0 };
     ASSERT_LT(store_image(path, "img", &image, &error), 0);
     ASSERT_EQ(error.code, ROLLBOX_ERR_DAMAGED);

@@ -631,8 +631,8 @@ void box_fail(struct box *box, const struct guest_record *record) {
     box_kill(box);
 }
 
-/* Before its pipes are closed: who found them at their end would wake up, and take itself apart at
- * length on the processor that we are on. */
+/* Before its pipes are closed: a process that found them at their end would wake up, and its slow
+ * exit would take the processor that we are on. */
 void box_send_kill(struct box *box) {
     if (box->pidfd >= 0 && !box->private_dir)
         box->kill_sent = sys_pidfd_send_signal(box->pidfd, SIGKILL, NULL, 0) == 0;

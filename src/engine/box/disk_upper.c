@@ -173,7 +173,8 @@ static int make_own(struct uppers *uppers, int boxes, const char *store, bool fo
 
 /* ---- the janitor ---- */
 
-/* A directory of an engine that is no more, or is just going; who has its lock removes it. */
+/* A directory of an engine that has ended, or is about to; the process that gets its lock removes
+ * it. */
 static void remove_engine(int boxes, const char *name, int lock_flags) {
     auto_close int fd = openat(boxes, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
 
@@ -211,7 +212,8 @@ static void sweep_dead_engines(struct engine *engine, const char *path) {
     auto_close int boxes = open_boxes(path, &name);
 
     (void)engine;
-    /* Without that, what guests have shut stays until somebody opens it. */
+    /* Without that, directories that guests have closed to others stay until their modes are
+     * changed. */
     (void)disk_usage_overrule();
     if (boxes >= 0)
         sweep_boxes(boxes);

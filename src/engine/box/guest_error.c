@@ -135,8 +135,8 @@ static void of_operation(
             path, op_names[op->kind], strerror(e), hint);
 }
 
-/* The call that an operation of these stages is, for what is refused by a container's seccomp
- * profile or for want of a capability. NULL: none. */
+/* The call that an operation of these stages is, for calls that a container's seccomp profile or a
+ * missing capability refuses. NULL: none. */
 static const char *refused_call(const struct guest_record *record) {
     static const char *const calls[][6] = {
         [GUEST_STAGE_UNSHARE] = { "unshare", "sethostname", "unshare", "setdomainname" },

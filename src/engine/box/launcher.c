@@ -320,7 +320,7 @@ static int spawn_init(
         NULL };
 
     snprintf(base, sizeof base, "%010u", id_base); /* of one length: guests see how long it was */
-    /* Nor has it what somebody's setarch(8) has left us with. */
+    /* It does not inherit a personality of ours, which setarch(8) may have set. */
     int before = personality(fixed ? ADDR_NO_RANDOMIZE : PER_LINUX);
     int r = before < 0 ? -errno
                        : (early ? spawn_soon : spawn_clean)(

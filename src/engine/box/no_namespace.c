@@ -363,8 +363,8 @@ void private_dir_fields(const struct private_dir *private_dir, struct buf *messa
         wire_add_u64(message, GUEST_ID, private_dir->id);
 }
 
-/* After its sandbox is dead. Its init has emptied it; if it was killed before, that is work for
- * somebody who may take their time. */
+/* After its sandbox is dead. Its init has emptied it; if init was killed before, another process
+ * does that, because it may take long. */
 struct private_dir *private_dir_free(struct private_dir *private_dir) {
     struct process_state *state;
 

@@ -277,8 +277,8 @@ int checkpoint_zygote(struct checkpoint *checkpoint, struct profile *profile,
     return 0;
 }
 
-/* A group counts what init keeps, as each page, once. Who looks without one counts it again, so the
- * first look must be late, and the limit out of reach until then. */
+/* A memory cgroup counts the pages that init keeps once. Polling without a cgroup counts them
+ * again, so the first poll must be late, and the limit out of reach until then. */
 static bool may_be_kept(const struct checkpoint *checkpoint, const struct profile *profile) {
     const bool has_group = cgroup_root_backend(checkpoint->engine->cgroups) != CGROUP_NONE;
     const uint64_t limit = profile->policy->max_memory_bytes, bytes = checkpoint_memory(checkpoint);

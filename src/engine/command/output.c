@@ -119,7 +119,7 @@ int output_adopt(struct output *output, int take_fd) {
 /*
  * What has been written until now. Of a pipe the kernel tells how much that is. Of a terminal it
  * tells what a worker has brought to our end; reading when nothing is there waits for the worker,
- * and the rest is no more than a terminal holds, so what somebody writes all the while does not
+ * and the rest is no more than a terminal holds, so a process that writes all the while does not
  * keep us here.
  */
 static void read_waiting(struct output *output) {

@@ -63,8 +63,8 @@ static void close_some(size_t n) {
     memmove(buried.waiting, buried.waiting + n, buried.n_waiting * sizeof buried.waiting[0]);
 }
 
-/* The fork has its descriptors until ours are closed, which the end of a pipe tells it: who closes
- * them last is who waits. 0 or -errno. */
+/* The fork keeps its descriptors until ours are closed, which the end of a pipe reports: the
+ * process that closes them last has to wait. 0 or -errno. */
 static int give_some(size_t n) {
     int fds[AT_ONCE + 1], ends[2];
     char byte;

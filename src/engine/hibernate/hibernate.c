@@ -335,7 +335,7 @@ static int adopt_one(void *context, const char *id) {
     auto_close int lock = -EBADF;
 
     if (wait_for_lock(search, id, &lock) < 0)
-        return 0; /* somebody else's */
+        return 0; /* another engine's */
     if (hibernated_read_unchecked(lock, &whole, NULL) < 0) {
         search->engine->n_unreadable++; /* its name is not known; rollbox store fsck tells of it */
         return 0;

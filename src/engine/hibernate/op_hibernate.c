@@ -115,7 +115,7 @@ static int start_writing(struct op *op, const char *command, const char *id, jso
     return r;
 }
 
-/* Nobody asked for its sleep, and somebody wants something of it. */
+/* The hibernation is automatic, and a request for the session has arrived. */
 static bool is_called(const struct op *op) {
     const struct session *session = op->session;
     const struct list *next = op->node.next;

@@ -88,7 +88,7 @@ static void on_signal(struct loop_source *source, uint32_t events) {
         else if (info.ssi_pid)
             (void)take_away((pid_t)info.ssi_pid);
     if (deferred_close_look())
-        run_schedule(engine); /* who waits may wait for their descriptors */
+        run_schedule(engine); /* waiting runs may need their descriptors */
     while (!engine->n_boxes && take_away(-1))
         ;
 }

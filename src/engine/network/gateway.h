@@ -54,7 +54,7 @@ extern const struct guest_record gateway_failure;
 
 /* A command is handed to its box, which may be in setup yet: a tally begins. */
 void gateway_run_begins(struct run *run, const struct box *box);
-/* Who gets the tallies, as JSON: before anything else is called. */
+/* The receiver of the tallies, as JSON: set before any other call. */
 void gateway_on_tally(void (*callback)(uint64_t tally, const char *network));
 /* The command is over: asks for its tally. Its number; 0: there is none.
  */
@@ -80,7 +80,7 @@ void gateway_forget_session(const struct session *session);
  * changed once it is there. A new state of the box's gets those that it has now. */
 void gateway_name_snapshot(struct snapshot *snapshot, const struct box *box);
 
-/* Connections into sandboxes: rollbox-egress passes the bytes. It stays while somebody publishes
+/* Connections into sandboxes: rollbox-egress passes the bytes. It stays while a session publishes
  * ports, though it is started by the first connection. */
 void gateway_hold(struct engine *engine);
 void gateway_release(struct engine *engine);

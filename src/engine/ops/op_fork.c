@@ -72,7 +72,7 @@ static void child_ready(struct op *op) {
     }
     buf_add_text(&json, "]}");
     if (op->client || !op->session->client)
-        op->fork.n_owned = 0; /* they are somebody's now */
+        op->fork.n_owned = 0; /* they have an owner now */
     op_done(op, &json);
 }
 
@@ -95,7 +95,8 @@ static void make_forks(struct op *op) {
     }
     /* Without an owner they would be detached. */
     if (op->fork.attached && !op->client) {
-        op_fail_with(op, ROLLBOX_ERR_CANCELLED, ECANCELED, "who asked for the forks is gone");
+        op_fail_with(
+            op, ROLLBOX_ERR_CANCELLED, ECANCELED, "the client that asked for the forks is gone");
         return;
     }
     const uint64_t before = session->origin.n_forked;

@@ -50,7 +50,7 @@ struct publisher {
     struct list ports;
     struct list arrivals;
     unsigned n_arrivals, n_relayed;
-    struct loop_timer rest; /* after an accept that failed for want of descriptors */
+    struct loop_timer rest; /* after an accept that failed without a free descriptor */
 };
 
 /* A connection that waits for its other end. */
@@ -546,7 +546,8 @@ void publish_text(const struct session *session, uint16_t port, struct buf *to) 
     buf_add_text(to, "]");
 }
 
-/* Of an earlier engine. It sleeps, and wakes also if somebody has its address meanwhile. */
+/* Of an earlier engine. It is hibernated, and wakes also if another process has its address
+ * meanwhile. */
 static void restore(struct session *session, const struct buf *saved) {
     struct rollbox_error error;
 

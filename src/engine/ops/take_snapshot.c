@@ -363,7 +363,7 @@ static void processes_dumped(struct op *op, struct checkpoint *take_checkpoint) 
     copy_files(op);
 }
 
-/* As far as we have heard; who captures nothing finds that out. */
+/* As far as the engine knows; a dump worker that finds no process reports it. */
 static bool runs_something(const struct session *session) {
     list_for_each(node, &session->commands.runs) {
         const struct run *run = container_of(node, struct run, of_session);
@@ -420,7 +420,7 @@ static void on_image_written(void *data) {
     (void)op_event(data, OP_EVENT_IMAGE_WRITTEN, NULL);
 }
 
-/* All processes were ended for want of memory meanwhile, and what the worker looked at is gone: a
+/* All processes were killed at the memory limit meanwhile, so the worker has nothing to dump: a
  * snapshot of the rest is taken. */
 static bool ran_out_of_memory(const struct op *op) {
     struct session *session = op->session;

@@ -120,8 +120,8 @@ static void on_posted(struct sender *sender, struct outgoing *outgoing, int r) {
         ring_soon(recorder);
 }
 
-/* Whose guests write much must not end others' records: who holds most of what is short goes first.
- * 0, or -ENOBUFS: that is the record itself. */
+/* Guests that write much must not end others' records: the record that holds most of the scarce
+ * resource ends first. 0, or -ENOBUFS: that is the record itself. */
 static int make_room(
     struct recorder *recorder, const struct record *record, uint64_t bytes, size_t n_fds) {
     for (bool freed = true;;) {
@@ -275,7 +275,7 @@ static void on_recorder(struct loop_source *source, uint32_t events) {
 /* ---- its start and end ---- */
 
 static void become_recorder(int socket, int bell, int null) {
-    /* The standard streams are somebody's pipes. */
+    /* The standard streams may be pipes of other processes. */
     if (dup2(null, 0) < 0 || dup2(null, 1) < 0 || dup2(null, 2) < 0 ||
         spawn_shed("rollbox-record", (int[]){ socket, bell }, 2) < 0)
         _exit(1);

@@ -122,8 +122,8 @@ struct run *admission_first(const struct client *client) {
     return container_of(client->queue.next, struct run, in_queue);
 }
 
-/* Part of a shared engine's budget is for clients for which nothing runs yet: who comes while one
- * client's long runs have all the rest need not wait for the end of one. */
+/* Part of a shared engine's budget is for clients for which nothing runs yet: a client that comes
+ * while one client's long runs have all the rest need not wait for the end of one. */
 static bool has_room(const struct client *client) {
     const struct engine *engine = client->engine;
     const uint64_t budget = engine->memory_budget,

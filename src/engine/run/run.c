@@ -533,7 +533,7 @@ void run_abandon(struct run *run) {
     struct waiter *heir =
         list_empty(&run->waiters) ? NULL : container_of(run->waiters.next, struct waiter, node);
     list_remove(&run->of_client);
-    if (heir) { /* somebody else waits for the same operation: it is theirs now */
+    if (heir) { /* another client waits for the same operation: it is theirs now */
         admission_move(run, heir->client);
         run->serial = heir->serial;
         list_add_tail(&heir->client->runs, &run->of_client);
@@ -595,7 +595,8 @@ static void on_box_dead(void *owner, struct box *box) {
         run->outcome = ROLLBOX_OUTCOME_ERROR;
         if (cause != OOM_NONE)
             error_set(&run->error, ROLLBOX_ERR_HOST_OUT_OF_MEMORY, ENOMEM, "run",
-                "the sandbox's init was killed for want of memory; run fewer sandboxes at once");
+                "the sandbox's init was killed because memory was short; run fewer sandboxes at "
+                "once");
         else
             error_set(&run->error, ROLLBOX_ERR_SETUP_FAILED, ECHILD, "run",
                 "the sandbox's init was killed from outside");

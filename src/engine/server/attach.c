@@ -104,7 +104,7 @@ void attach_client(struct client *client, struct wire_message *message) {
         if (!run->has_terminal) {
             close_fd(&fd);
         } else if (run->outputs[0].fd >= 0) {
-            /* Who comes last types: the one before may be gone. */
+            /* The last client types: the one before may be gone. */
             terminal_input_free(run->terminal_input);
             run->terminal_input = terminal_input_new(run->engine, client, fd, run->outputs[0].fd);
         } else {

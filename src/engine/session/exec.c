@@ -36,7 +36,7 @@
 #include "engine/session/session.h"
 #include "engine/session/session_events.h"
 
-#define MAX_ENDED 256 /* of those whose result somebody has got */
+#define MAX_ENDED 256 /* of those whose result a client has received */
 #define MAX_UNTOLD 65536
 #define START_NS 30000000000ll /* in which init is to have started a command */
 #define DEAF_NS                                                                                    \
@@ -129,7 +129,7 @@ static void forget_oldest(struct session *session) {
     }
 }
 
-/* Somebody in the sandbox may have them still. */
+/* A process in the sandbox may still have them. */
 static void keep_orphan_pipes(struct session *session, const struct run *run) {
     for (size_t i = 0; i < ARRAY_SIZE(run->pipes); i++) {
         if (!run->pipes[i].inode)

@@ -204,7 +204,7 @@ void op_init_reply(
 /* Its box is ready, with the processes that were to be restored in it, or (error) never will be. */
 void op_session_ready(struct session *session, const struct rollbox_error *error);
 void op_box_lost(struct session *session);
-void op_dump_released(struct session *session); /* who held its processes is gone */
+void op_dump_released(struct session *session); /* the dump that held its processes has ended */
 void op_compacted(struct engine *engine, struct snapshot *snapshot);
 void op_measured(struct layer *layer); /* how much is in it is known */
 /* The processes are to be paused for a walk over its files; answered by disk_upper_stands, soon

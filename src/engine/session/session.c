@@ -173,7 +173,7 @@ int session_resume(struct session *session) {
     return 0;
 }
 
-/* ---- kills for want of memory ---- */
+/* ---- kills at the memory limit ---- */
 
 enum oom_cause session_oom_cause(struct session *session) {
     struct cgroup_lease *slot = session->box ? session->box->slot : NULL;

@@ -114,9 +114,9 @@ static bool may_restore_again(struct session *session, const struct rollbox_erro
     return true;
 }
 
-static const char too_many_layers[] =
-    "the layers of the sandbox could not be merged for want of memory; drop snapshots or close "
-    "sandboxes";
+static const char too_many_layers[] = "the layers of the sandbox could not be merged, because "
+                                      "memory is short; drop snapshots or close "
+                                      "sandboxes";
 
 /* A new one for it, on its base. A zygote of the checkpoint that is restored in it makes it, if
  * there is one. */

@@ -274,7 +274,7 @@ int snapshot_drop(struct snapshot *snapshot) {
     return 0;
 }
 
-/* Somebody may want to compare with it. */
+/* A client may want to compare with it. */
 static bool is_kept(const struct snapshot *snapshot) {
     if (!snapshot->lower || (snapshot->tree && snapshot->is_asked_for && !snapshot->is_of_fork))
         return true;
@@ -301,7 +301,7 @@ static size_t snapshot_run(
     return n;
 }
 
-/* Those between the two go, with their layers, unless somebody has come to want one meanwhile. */
+/* Those between the two go, with their layers, unless one is wanted by now. */
 static void settle_on(struct snapshot *snapshot, struct layer *take_layer) {
     struct snapshot *compact_onto = snapshot->compact_onto, *lower = snapshot->lower, *i = lower;
 

@@ -71,7 +71,7 @@ struct held {
     int listener;
     pid_t pid;
     bool futex;
-    uint32_t expected; /* futex: the value of its word until somebody wakes it */
+    uint32_t expected; /* futex: the value of its word until it is woken */
     uint64_t word;
 };
 

@@ -94,7 +94,7 @@ static int64_t since_ns;              /* start of the time without rest */
 static int64_t since_lost_ns;         /* lost time before that */
 static int64_t look_ns, pause_ns, busy_look_ns;
 
-/* ---- who has asked ---- */
+/* ---- the threads that have asked ---- */
 
 static void mark_threads(pid_t process) {
     has_threads[process % MARKS / 64] |= 1ull << process % 64;

@@ -575,9 +575,9 @@ static bool waits_outside(const struct seen *who) {
     }
 }
 
-/* Who shows as dead may still be about to wake its parent, under a lock of the kernel's that this
- * call takes, too. True: a child of ours is dead, and with it perhaps the last command, of which we
- * have not heard yet. */
+/* A process that shows as dead may still be about to wake its parent, under a lock of the kernel's
+ * that this call takes, too. True: a child of ours is dead, and with it perhaps the last command,
+ * of which we have not heard yet. */
 static bool await_ends(void) {
     siginfo_t info = { 0 };
 
@@ -586,7 +586,7 @@ static bool await_ends(void) {
            info.si_pid;
 }
 
-/* What the kernel delivers between the rounds wakes somebody, who has run by the second. */
+/* A delivery of the kernel between the rounds wakes a thread, which has run by the second. */
 static bool do_all_rest(bool delivers) {
     struct round first = { 0 }, second = { .again = true };
 

@@ -95,7 +95,7 @@ struct crew {
     _Atomic uint32_t done;   /* entries that the helper has handled, in all rounds */
     _Atomic uint32_t calls;  /* changes in order to wake the helper */
     atomic_bool sleeps, stop;
-    atomic_bool awaited; /* somebody waits for `done` */
+    atomic_bool awaited; /* the other process waits for `done` */
     _Atomic int error;
     int from, to;
     uint32_t name;
