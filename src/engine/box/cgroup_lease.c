@@ -128,8 +128,8 @@ static void on_oom(struct loop_source *source, uint32_t events) {
 static int cgroup_lease_new(struct profile *profile, bool living, struct cgroup_lease **ret_slot) {
     struct engine *engine = profile->engine;
     const struct policy *policy = profile->policy;
-    /* init counts, and the moment between its fork and its exec. What has no controller of
-     * processors is held to whole ones by the plan. */
+    /* init counts, and the moment between its fork and its exec. Without a cpu controller the plan
+     * limits the sandbox to whole processors. */
     struct cgroup_limits limits = { policy->max_memory_bytes,
         policy->max_processes + 1 + (living ? INIT_PROCESSES : 0),
         cgroup_root_has_cpu(engine->cgroups) ? policy->max_cpu_milli : 0 };

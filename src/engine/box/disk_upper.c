@@ -116,7 +116,7 @@ int disk_upper_open_store(
     return 0;
 }
 
-/* What an overlay needs of the directory that it writes to. */
+/* Checks the requirements of an overlay for its upper directory. */
 static int check_file_system(int fd, const char *path, struct rollbox_error *error) {
     struct statfs where;
     bool is_overlay = fstatfs(fd, &where) == 0 && where.f_type == OVERLAYFS_SUPER_MAGIC;
@@ -410,7 +410,7 @@ static struct box *box_of(const struct disk_upper *upper) {
     return NULL;
 }
 
-/* Without what it stands on. What was over its limit once may stay as it is. */
+/* Without the layers below it. An upper that was over its limit once may stay as it is. */
 static void limits_of(
     const struct box *box, bool tolerates, uint64_t *ret_bytes, uint64_t *ret_entries) {
     uint64_t bytes = 0, entries = 0, most = box->profile->policy->max_disk_bytes,
@@ -447,7 +447,8 @@ static void hold_to_limit(struct box *box) {
     bool is_first = upper->over == UPPER_WITHIN;
     limits_of(box, true, &bytes, &entries);
     bool grew = upper->bytes > bytes || upper->entries > entries;
-    /* What guests wrote between the walk that found them and their end is found by the next one. */
+    /* Files that guests wrote between the walk that found them over the limit and their end are
+     * found by the next walk. */
     bool is_guests = is_first || (grew && upper->over == UPPER_NEWLY_OVER);
     upper->over = is_first ? UPPER_NEWLY_OVER : UPPER_KNOWN_OVER;
     if (is_guests) {
@@ -638,7 +639,7 @@ static int start_disk_usage_worker(struct uppers *uppers) {
     return r;
 }
 
-/* What cannot be asked now is, at the next look. */
+/* A request that cannot be made now is made at the next look. */
 static void ask_next(struct uppers *uppers) {
     if (uppers->asked || list_empty(&uppers->queue) ||
         (uppers->disk_usage_worker < 0 && start_disk_usage_worker(uppers) < 0))
@@ -688,7 +689,7 @@ static int64_t time_left(
     uint64_t bytes, entries;
 
     limits_of(box, true, &bytes, &entries);
-    /* What it has, and all that anybody took since. */
+    /* Its own size, and all space that was used by anybody since. */
     bytes -= MIN(bytes, upper->bytes + (upper->room_bytes - MIN(upper->room_bytes, room_bytes)));
     entries -= MIN(
         entries, upper->entries + (upper->room_entries - MIN(upper->room_entries, room_entries)));

@@ -19,9 +19,9 @@
 #define MAX_UNREAD (UINT64_C(1) << 30)
 #define UNREAD_SHARE 4u /* of the memory budget, the part */
 
-/* One answer to each request. What a client leaves unread is bounded by what ran for it when it
- * stopped reading: it is not read from and nothing of it is started then. Should it be this much
- * all the same, it is not to cost others their memory. */
+/* One answer to each request. The unread answers of a client are bounded by its running requests
+ * when it stopped reading: from then on the engine reads no requests from it and starts none.
+ * Beyond this limit they would take memory from others all the same. */
 void client_send(struct client *client, struct buf *message, const int *fds, size_t n_fds) {
     const struct engine *engine = client->engine;
     int r = sender_send(&client->sender, message, fds, n_fds);

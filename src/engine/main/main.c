@@ -29,8 +29,8 @@ int main(int argc, char **argv) {
                 fcntl((int)number, F_SETFD, FD_CLOEXEC) < 0)
                 return serve_complain("--fd", "must be an open descriptor");
             options.fd = (int)number;
-            /* A private engine has its socket and the standard streams. What else its starter left
-             * open is not its business. */
+            /* A private engine has its socket and the standard streams. It closes all other
+             * descriptors that its starter left open. */
             if (sys_close_range((unsigned)options.fd + 1, ~0u, 0) < 0)
                 return serve_complain(
                     "--fd", "cannot close inherited descriptors: close_range is refused");

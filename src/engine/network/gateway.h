@@ -9,8 +9,8 @@
  * A sandbox's init opens the sockets where its connections arrive (guest/init/network.c) and sends
  * them with BOX_READY. They are kept here until the box is gone, so that a gateway that dies is
  * replaced: it gets duplicates of all sockets, the rules and the names again. Connections under way
- * are reset then. A sandbox is registered when a run or a session takes its box. What a command
- * does before waits in the sockets; nothing ever passes them by.
+ * are reset then. A sandbox is registered when a run or a session takes its box. Connections of a
+ * command before that wait in the sockets; none bypasses them.
  *
  * The gateway counts for each run, between "start" and "end" (a *tally*). A result waits for its
  * tally (result.c).

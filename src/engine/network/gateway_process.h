@@ -31,8 +31,8 @@ void gateway_process_init(
     struct gateway_process *process, struct engine *engine, const char *program);
 /* 0 or -errno. */
 int gateway_process_start(struct gateway_process *process);
-/* Sends a message (a reference is taken over) with descriptors (borrowed). What finds no room is
- * kept and sent later, in order. Does nothing if the process does not run. 0 or -ENOMEM. */
+/* Sends a message (a reference is taken over) with descriptors (borrowed). A message that finds no
+ * room is kept and sent later, in order. Does nothing if the process does not run. 0 or -ENOMEM. */
 int gateway_process_send(
     struct gateway_process *process, json_t *take_message, const int *fds, size_t n_fds);
 /* Ends it, and everything that is connected through it. */

@@ -297,7 +297,7 @@ static char *where_missing(const char *path) {
     return NULL;
 }
 
-/* Those of other engines of this user, too. What does not exist is no place. */
+/* Those of other engines of this user, too. A missing directory is left out. */
 static void find_private_places(struct host *host) {
     size_t n = 0;
 
@@ -572,10 +572,10 @@ bool path_identities_base(const struct path_identities *path_identities, const c
     return false;
 }
 
-/* To all who see the old directory, the published one is what became of it: they may commit to
- * that, too, as far as their changes do not meet. To who published it (NULL: nobody any more) it is
- * in any case: that may have been forced. What has come to be there since the exchange is not
- * asked: it may be something else already. */
+/* For all profiles that see the old directory, the published one replaces it: they may commit to
+ * that, too, as far as their changes do not meet. For the publisher (NULL: gone) it does in any
+ * case, because the commit may have been forced. The directory that is there now is not examined:
+ * it may be another one already. */
 void path_identities_published(struct engine *engine, struct profile *by, const char *place,
     const struct commit_exchange *exchange) {
     struct path_identity now = { .path = (char *)place };

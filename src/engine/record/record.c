@@ -225,7 +225,7 @@ static void add_error(struct buf *to, enum rollbox_error_code code) {
     close_part(to);
 }
 
-/* What came of a step that has no result of its own. */
+/* The observation of a step without a result of its own. */
 static void add_done(struct buf *to, const struct rollbox_error *error) {
     open_part(to, "observation", RECORD_OBJECT);
     add_word(to, "outcome", error ? "error" : "done");
@@ -610,7 +610,7 @@ static enum observer_answer may_close(struct session_observer *observer) {
     return OBSERVER_CONTINUE;
 }
 
-/* What the answer of a diff says, in its words. */
+/* The changes in the answer of a diff. */
 static void add_changes(const struct op *op, struct buf *to) {
     json_t *answer = json_loadb(op->diff.answer->data ? op->diff.answer->data : "",
         op->diff.answer->length, JSON_ALLOW_NUL, NULL);
@@ -743,8 +743,8 @@ static void signalled(
     end_step(record, &message, NULL, 0, 0);
 }
 
-/* What clients say in JSON: what a snapshot has changed is an observation, what they have to say
- * themselves an action. */
+/* Notes of clients, in JSON: the changes of a snapshot are an observation, a note of their own is
+ * an action. */
 static void add_said(struct buf *to, const char *kind, const char *data) {
     bool is_note = !strcmp(kind, "note");
 
@@ -765,7 +765,7 @@ static void add_said(struct buf *to, const char *kind, const char *data) {
     close_part(to);
 }
 
-/* What of a host's path the sandbox may come to see. */
+/* The part of a host's path that the sandbox may see. */
 static const char *last_component(const char *path) {
     size_t end = strlen(path);
 
@@ -776,8 +776,8 @@ static const char *last_component(const char *path) {
     return path + end;
 }
 
-/* Which step that command was; 0: none, as of one that came into the sandbox with a state. What it
- * was given to do began before its end. */
+/* The step of that command; 0: none, as for a command that was restored with a snapshot. The
+ * commands that a shell was given began before its end. */
 static uint64_t step_of(
     const struct recording *recording, const struct wire_field *operation, uint64_t *begun_at) {
     const struct list *lists[] = { &recording->commands, &recording->ended };
@@ -797,7 +797,7 @@ static uint64_t step_of(
     return 0;
 }
 
-/* What a client has had a shell do, which is one command for us. */
+/* A command that a client gave to a shell; the engine sees only the shell. */
 static int record_shell(
     struct session *session, struct wire_message *from, struct rollbox_error *error) {
     struct recording *recording = find_recording(session);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sessions in JSON. What guests have chosen (names of programs, arguments) is not trusted to be
- * text. */
+/* Sessions in JSON. Bytes that guests have chosen (names of programs, arguments) need not be text.
+ */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -133,7 +133,7 @@ static void add_brief(const struct session *session, struct buf *to) {
                                  : (double)(clock_now_ns() - session->timers.called_ns) / 1e9);
 }
 
-/* What its files take: those of its snapshots, and what it has changed since. False if the latter
+/* The size of its files: those of its snapshots, and its changes since. False if the latter
  * is not known now. */
 static bool disk_usage(const struct session *session, uint64_t *ret_bytes) {
     const struct box *box = session->box;

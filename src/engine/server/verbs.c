@@ -4,8 +4,8 @@
  * another (verb -> handler).
  *
  * A handler answers at once, through `reply`, or adds an operation to the session, which replies
- * when it is done. What a hibernated sandbox cannot answer from its record wakes it first: the
- * request is kept as it came and handled again then.
+ * when it is done. A request that a hibernated sandbox cannot answer from its record wakes it
+ * first: the request is kept unchanged and handled again then.
  */
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/checkpoint/dirty_tracking.h"
@@ -168,10 +168,10 @@ struct call {
     struct rollbox_error *error;
 };
 
-/* What a handler returns unless it fails (-errno, with `error` set). */
+/* The result of a handler that does not fail (-errno, with `error` set). */
 enum { REPLY_NOW, REPLY_LATER };
 
-/* What was asked for, by verb. 0 or -ENOMEM. */
+/* Copies the options of the request, by verb. 0 or -ENOMEM. */
 static int set_options(struct op *op, const struct verb_request *request) {
     op->drops = request->drops;
     op->name = request->name ? strdup(request->name) : NULL;

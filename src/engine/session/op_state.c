@@ -51,8 +51,9 @@ static const uint32_t next_waits[OP_N_WAITS] = {
     [OP_WAIT_DONE] = 0,
 };
 
-/* In which waits an event is taken, and in which it is ignored. In all others it is illegal. What a
- * sandbox tells all who may wait (`EVERY_WAIT`) is ignored by those who do not. */
+/* In which waits an event is taken, and in which it is ignored. In all others it is illegal. An
+ * event that a sandbox sends to all operations that may wait (`EVERY_WAIT`) is ignored by those
+ * that do not. */
 static const struct {
     uint32_t taken, ignored;
 } rules[OP_N_EVENTS] = {
