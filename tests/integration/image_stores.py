@@ -3,9 +3,10 @@
 """
 import json
 import os
+from pathlib import Path
 
 import pytest
-from archives import entry, layer, merged, oci_blobs, write_oci
+from archives import busybox, entry, layer, merged, oci_blobs, write_oci
 
 
 class Store:
@@ -87,3 +88,20 @@ BASE = layer(
     entry("link", b"", link="/etc/passwd"),
     entry("kept", b"kept"),
 )
+
+APPLETS = "sh ls cat id touch mkdir rm rmdir mv ln stat pwd grep echo env chmod".split()
+PASSWD = b"root:x:0:0::/root:/bin/sh\nme:x:1234:1234::/home/me:/bin/sh\n"
+
+
+def system(*more):
+    """A small system in two layers: the second takes something of the first away."""
+    program = Path(busybox()).read_bytes()
+    below = layer(
+        entry("bin"), entry("bin/busybox", program, mode=0o755), *(entry(f"bin/{name}", b"", link="busybox") for name in APPLETS), entry("etc"), entry("etc/passwd", PASSWD), entry("etc/hosts", b"mine\n"),
+        entry("tmp", mode=0o1777), entry("home/me", uid=1234, gid=1234), entry("data"), entry("data/old", b"old"), entry("gone", b"gone"), entry("other", b"other", mode=0o600, uid=77))
+    above = layer(entry(".wh.gone", b""), entry("data/.wh..wh..opq", b""), entry("data/new", b"new"), *more)
+    return below, above
+
+
+def run(store, *arguments, image="system", flags=()):
+    return store.caller.run("--image", image, *flags, "--", *arguments, env=store.caller.environment(ROLLBOX_STORE=str(store.path)))

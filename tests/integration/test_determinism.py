@@ -528,12 +528,11 @@ def test_missing_kernel_features_are_refused(caller, flags, word):
 
 
 def test_with_an_image(caller):
-    import test_image_root
-    from image_stores import Store
+    from image_stores import Store, run, system
     store = Store(caller)
-    store.bring("system", *test_image_root.system())
+    store.bring("system", *system())
     code = "busybox date +%s; cat /proc/sys/kernel/random/uuid; busybox head -c 8 /dev/urandom | busybox od -x; ls -l /dev/random"
-    texts = {test_image_root.run(store, "/bin/sh", "-c", code, flags=["--seed", "7", "--time-start", START]).stdout.partition("\n") for _ in range(3)}
+    texts = {run(store, "/bin/sh", "-c", code, flags=["--seed", "7", "--time-start", START]).stdout.partition("\n") for _ in range(3)}
     assert {text[0][:8] for text in texts} == {str(START_S)[:8]} and len({text[2] for text in texts}) == 1, texts
 
 
