@@ -520,7 +520,7 @@ def test_executing_a_program_restarts_dirty_tracking():
 
 
 def test_new_threads_since_the_parent_image():
-    """Where a process is not alone, its threads may have come since. They begin on stacks, of which there were as many as the base had threads; and a fork ended in what lay behind."""
+    """A process may have new threads since. Restore has a start stack for each thread; once it made only as many as the parent image had threads, and a fork crashed behind them."""
     with Sandbox() as box:
         other = Asked.begin(box, "x = 0")
         origin = Asked.begin(box, "import threading", "go = threading.Event()")

@@ -205,7 +205,7 @@ def test_attributes_leave_no_room_for_numbers(box, path):  # noqa: F811
 
 
 def test_guest_attributes_of_these_names_are_ignored(box):  # noqa: F811
-    """Where a sandbox's first files are in no overlay, attributes of the overlay's names can be given to them."""
+    """A sandbox's first files may be in no overlay. Then a guest can give them attributes with the overlay's names."""
     number, listed = "user.overlay.number", "user.overlay.numbers"
     script = f"import os; open('/tmp/a', 'w').close(); os.setxattr('/tmp', '{listed}', (77).to_bytes(8, 'little') + bytes(16)); os.setxattr('/tmp/a', '{number}', (77).to_bytes(8, 'little'))"
     box.exec(["python3", "-c", script], check=True)

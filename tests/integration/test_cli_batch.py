@@ -70,7 +70,7 @@ def test_job_files_go_to_relative_and_absolute_paths(cli, jobs, tmp_path):
 
 
 def test_null_field_counts_as_missing(cli, jobs, tmp_path):
-    """As a policy's key is, and as run_many has it: programs write jobs with all fields. An id is not left out."""
+    """The same as for a policy's key and in run_many, because programs write jobs with all fields. A null id is an id."""
     none = dict.fromkeys(["argv", "code", "language", "stdin", "files", "cwd", "env", "timeout_s", "policy"])
     out = tmp_path / "rows.jsonl"
     done = cli("batch", jobs(

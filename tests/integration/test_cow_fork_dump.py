@@ -215,7 +215,7 @@ def test_process_that_ends_during_a_dump_is_in_the_snapshot():
 # What copies take
 
 def test_unwritten_pages_are_not_in_a_copy():
-    """Where every other page of many small areas is written, a copy has these, and not what lies between them."""
+    """If every other page of many small areas was written, a copy has these pages and not those between them."""
     scattered = ("import ctypes, mmap", "libc = ctypes.CDLL(None)", "areas = [mmap.mmap(-1, 33 << 12, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) for _ in range(500)]",
                  "[libc.mprotect(ctypes.c_void_p(ctypes.addressof(ctypes.c_char.from_buffer(area)) + (32 << 12)), 4096, 0) for area in areas]",
                  "[area.__setitem__(at, 1) for area in areas for at in range(0, 32 << 12, 2 << 12)]")

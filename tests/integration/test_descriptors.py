@@ -69,7 +69,7 @@ def test_result_waits_for_room_for_its_descriptors(caller):
 
 
 def test_request_without_room_for_its_descriptors_is_answered(caller):
-    """Those of a message that an engine without room is sent are dropped by the kernel: it says so, and its client's connection stays."""
+    """The kernel drops the descriptors of a message that an engine without room receives: the engine replies with an error, and the connection stays."""
     if caller.uid != os.geteuid():
         skip("the limits of another user's engine are not ours to change")
     path = caller.directory() / "engine"
@@ -115,7 +115,7 @@ def engine_of(path, most):
 
 
 def test_snapshots_leave_descriptors_for_commands(tmp_path):
-    """Of files and of processes. What finds no room is refused, before there is none for anything else."""
+    """Snapshots of files and of processes. A snapshot without room is refused while commands still have some."""
     with engine_of(tmp_path / "engine", 512) as engine, contextlib.ExitStack() as stack:
         boxes = []
         with pytest.raises(ResourceExhausted, match="limit of open files bears"):

@@ -252,7 +252,7 @@ os.mkdir("d")
 
 @pytest.mark.parametrize("mode", ("offset", "virtual"))
 def test_repeated_stat_is_equal_until_a_change(caller, mode):
-    """By the vDSO, without a question: after any change to a file between two looks, they show init's times."""
+    """The vDSO answers without init; after any change to a file between two looks, it shows init's times."""
     code = AGAIN + """
 ways = [
     lambda f: open(f, "a").write("y") if f != "d" else open("d/1", "w"), lambda f: os.chmod(f, random.choice((0o700, 0o750))), lambda f: os.utime(f), lambda f: os.utime(f, (5, 7)), lambda f: os.utime(f, ns=(0, os.stat(f).st_mtime_ns)),
@@ -329,7 +329,7 @@ def test_clock_jump_orders_file_times(caller):
 
 
 def test_file_times_of_concurrent_writers(caller):
-    """By a descriptor that was open long before: seen at the latest when the clock is about to move on."""
+    """Writes through a descriptor that was opened long before are noticed at the latest when the clock is about to jump."""
     said = lines_of(caller, MODES["virtual"], "(for i in 1 2 3 4; do echo $i; sleep 100; done) > log & sleep 250; s=$(stat -c %Y log); wait; e=$(stat -c %Y log); b=$(date -d 2025-01-01 +%s); echo $((s - b)) $((e - b))")
     assert said == ["200 300"]
 

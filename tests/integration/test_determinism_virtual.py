@@ -710,7 +710,7 @@ with Sandbox(Policy(random_seed=7, time_start="2025-01-01T00:00:00", time_mode="
 
 
 def test_wait_for_the_client_beside_many_commands(caller):
-    """However many commands there were meanwhile: no time passes for them that did not for it."""
+    """After any number of commands meanwhile, they and the waiting process have seen the same time pass."""
     done = caller.script(BESIDE_MANY)
     assert done.returncode == 0, done.stderr
     assert done.stdout == 3 * (b"b'%d\\n'\n" % START_S)

@@ -62,7 +62,7 @@ def test_long_queue_delays_no_other_client(caller):
 
 
 def test_clients_take_turns(caller):
-    """Of two queues of runs, each as large as the budget, one after the other is served."""
+    """Two queues of runs, each as large as the budget, are served in turns."""
     with engine(caller, budget="256M") as path, protocol.Client(path) as first, protocol.Client(path) as second:
         plan = first.prepare(max_memory="256M")
         for _ in range(20):

@@ -430,7 +430,7 @@ def test_detached_hibernated_session_outlives_its_engine(store, tmp_path, how):
 
 @pytest.mark.parametrize("replaced", ["by another", "by one of the same number", "not"])
 def test_directory_replaced_during_hibernation_is_a_conflict(store, tmp_path, replaced):
-    """Nothing in the directory is younger than the sandbox, which another engine wakes: it is not what the sandbox began with, all the same."""
+    """The files in the directory are older than the sandbox, which another engine wakes. It is still another directory than the one at the start."""
     socket, granted, other = str(tmp_path / "socket"), tmp_path / "granted", tmp_path / "other"
     for path in (other, granted):
         path.mkdir(mode=0o755)
@@ -574,7 +574,7 @@ def version_two(content):
 
 @pytest.mark.parametrize("change", [lambda content: content[:99] + bytes([content[99] ^ 1]) + content[100:], lambda content: content[:-70], version_two, lambda content: b""], ids=["flipped", "cut", "newer", "empty"])
 def test_gc_keeps_unreadable_hibernated_sessions(store, tmp_path, change):
-    """Of one that was to outlive its engine a bit flips, or a newer rollbox wrote it: that nobody wants it is not what it says."""
+    """A bit flips in the record of a detached session, or a newer rollbox wrote it: that is no proof that the session is unwanted."""
     socket = str(tmp_path / "socket")
     fall_asleep(socket)
     path = in_store(store, "record.json")[0]
@@ -664,7 +664,7 @@ def test_session_with_an_invalid_policy_can_be_removed(store, tmp_path):
 
 @pytest.mark.parametrize("when", ["hibernate", "wake"])
 def test_killed_engine_is_survived_on_the_way(store, failing, tmp_path, when):
-    """By rollbox-store's start: what that was asked to write is whole when it is done, and what it was asked to read is still there."""
+    """The engine is killed when rollbox-store starts: written data is complete at its end, and data to be read is still there."""
     socket = str(tmp_path / "socket")
     with Shared(socket) as first:
         box = Sandbox(engine=first.engine, name="kept", detached=True)
@@ -825,7 +825,7 @@ def test_command_line(caller):  # noqa: F811
 
 
 def test_mode_changed_by_another_process_stays(store, tmp_path):  # noqa: F811
-    """Of a file of the host's that a process has open, meanwhile: opening it again takes another for a moment."""
+    """Another process changes the mode of a host file that a process of the sandbox has open: reopening the file sets another mode for a moment."""
     shared = tmp_path / "shared"
     shared.mkdir()
     shared.chmod(0o777)

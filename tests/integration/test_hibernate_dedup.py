@@ -56,7 +56,7 @@ def test_only_changed_data_is_written(box, store):  # noqa: F811
 
 
 def test_unchanged_session_writes_nothing(box):
-    """Nor is a layer that was woken taken for the empty one that it was made of: there was no room for it the next time."""
+    """A woken layer is not taken for the empty one that it was made from: once there was no room for it the next time."""
     sh(box, "head -c 3000000 /dev/urandom > /tmp/f")
     box.hibernate()
     assert written(box) > 3000000

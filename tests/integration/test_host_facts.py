@@ -176,7 +176,7 @@ def test_host_dependent_call_results_are_listed():
 
 
 def test_locks_of_the_host_are_hidden(caller):
-    """Those of open files belong to no process, so the kernel shows them, with the file and the range, in each pid namespace."""
+    """Locks of open file descriptions belong to no process, so the kernel shows them, with file and range, in each pid namespace."""
     with tempfile.TemporaryFile() as file:
         fcntl.fcntl(file, 37, struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0))         # F_OFD_SETLK
         assert f":{os.fstat(file.fileno()).st_ino} " in Path("/proc/locks").read_text()

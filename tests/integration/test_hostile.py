@@ -326,7 +326,7 @@ def test_no_controlling_terminal(caller):
 
 
 def test_inherited_descriptors(caller):
-    """Of the caller's open files the guest has 0, 1 and 2 only, however high their number."""
+    """The guest has only descriptors 0, 1 and 2 of the caller's open files, and none with a high number."""
     secret = os.open(caller.write(caller.home / "secret6", "secret"), os.O_RDONLY)
     high = []
     try:

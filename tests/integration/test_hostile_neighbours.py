@@ -101,7 +101,7 @@ def test_abstract_sockets_between_sandboxes(caller, net):
 
 @pytest.mark.parametrize("net", ["none", "loopback", "host"])
 def test_abstract_sockets_of_the_host(caller, net):
-    """Nor can one of the host's, such as a session bus or X."""
+    """A guest cannot reach one of the host, such as a session bus or X."""
     abstract_sockets_can_be_held(net)
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(f"\0{MEETING}")
@@ -248,7 +248,7 @@ def test_two_hundred_at_once(caller):
 
 
 def few_files():
-    """As a login has them: a small soft limit, and a hard one that is no more than a sandbox's own."""
+    """The limits of a login: a small soft limit, and a hard one that is no larger than a sandbox's own."""
     resource.setrlimit(resource.RLIMIT_NOFILE, (1024, 4096))
 
 
@@ -296,7 +296,7 @@ def test_sweeping_grants(caller, path):
 
 
 def test_grants_within_grants(caller):
-    """Of grants within each other the innermost holds, and a denied path within any of them stays denied."""
+    """The innermost of nested grants applies, and a denied path inside any of them stays denied."""
     top = caller.directory(0o755)
     for name in ("a/b/c/d", "a/other"):
         (top / name).mkdir(parents=True)

@@ -102,7 +102,7 @@ def test_names_are_bytes(store):
 
 
 def test_extended_attributes(store):
-    """Those of users are kept; the overlay's and ours, by which an archive could make directories opaque or redirected, are not."""
+    """Users' attributes are kept. Those of the overlay and of rollbox are not: an archive could make directories opaque or redirected with them."""
     store.bring("a", BASE, layer(entry("dir", xattrs={"user.overlay.opaque": "y", "user.overlay.redirect": "/etc", "user.rollbox.owner": "1:1:777", "user.mime": "text", "trusted.overlay.opaque": "y"})))
     _, top = store.layers("a")
     assert os.getxattr(store.file(top, "dir"), "user.mime") == b"text"

@@ -255,7 +255,7 @@ def test_copy_of_many_files(launcher):
 
 
 def test_copy_of_a_deep_tree(launcher):
-    """As deep as a guest likes: made from the inside out, as every step takes the longer the deeper it is."""
+    """As deep as a guest can make it. It is made from the inside out, because each step takes longer the deeper it is."""
     dig = "import os\nos.chdir('/tmp'); os.mkdir('d')\nfor i in range(10000):\n  os.mkdir('n'); open('n/f', 'w').write(str(i)); os.rename('d', 'n/d'); os.rename('n', 'd')"
     change = "import os\nos.chdir('/tmp')\nfor i in range(1000): os.chdir('d')\nopen('g', 'w'); os.unlink('f')"
     climb = "import os\nos.chdir('/tmp')\nfor i in range(10000):\n  os.chdir('d')\n  if i % 1000 == 999: print(sorted(os.listdir('.')))\nprint(os.path.exists('f'), os.listdir('d'))"

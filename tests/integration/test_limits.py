@@ -41,7 +41,7 @@ def test_memory(caller, kind):
 @pytest.mark.parametrize("level", ["namespace", "process"])
 @pytest.mark.parametrize("kind", ["leaderless", "hiddenleaderless", "unseen", "unreadable"])
 def test_hidden_memory_counts(caller, kind, level):
-    """Nor by a process whose main thread has ended, or that an ordinary user may not look into: it made itself so, or its program cannot be read."""
+    """Memory is not hidden by a process whose main thread has ended, or that an ordinary user may not inspect, by its own choice or because its program is unreadable."""
     result = caller.guest("memory_load", kind, 512, flags=["--memory", "64M", "--isolation", level])
     assert "SURVIVED" not in result.stdout and result.outcome == "out_of_memory", result.told
 
@@ -71,7 +71,7 @@ def test_memory_of_tmpfs(caller, path):
 
 @pytest.mark.parametrize("kind", ["pipes", "sockets", "tables"])
 def test_memory_of_the_kernel(caller, kind):
-    """Nor can buffers in the kernel: pipes, sockets and page tables are charged to the sandbox or bounded otherwise."""
+    """Buffers in the kernel (pipes, sockets, page tables) are charged to the sandbox or limited in another way."""
     result = caller.guest("memory_load", kind, 1024, flags=["--memory", "64M", "--open-files", "1024"])
     assert "SURVIVED" not in result.stdout, result.told
 
@@ -79,7 +79,7 @@ def test_memory_of_the_kernel(caller, kind):
 @pytest.mark.parametrize("level", ["namespace", "process"])
 @pytest.mark.parametrize("kind", ["futexes", "rulesets", "programs", "placements"])
 def test_memory_in_tables_of_the_kernel(caller, kind, level):
-    """Nor can what the kernel keeps for a process beside its memory: what nobody would charge to the sandbox is not to be had."""
+    """Kernel objects of a process beside its memory are refused if nothing would charge them to the sandbox."""
     result = caller.guest("memory_load", kind, 128, flags=["--memory", "64M", "--isolation", level])
     assert "SURVIVED" not in result.stdout, result.told
 
@@ -258,7 +258,7 @@ def test_few_sockets_are_not_counted(caller, kind):
 
 
 def test_sockets_for_datagrams_are_no_load_as_long_as_they_are_empty():
-    """However many there are: each could have eleven messages waiting, and none has."""
+    """Any number of them: each could have eleven waiting messages, and none has."""
     many = "import socket, sys; kept = [socket.socketpair(type=socket.SOCK_DGRAM) for _ in range(400)]; print('made', flush=True); sys.stdin.read()"
     with Sandbox(Policy(max_memory="64M")) as box:
         process = box.spawn(["python3", "-c", many])

@@ -73,7 +73,7 @@ def test_forks_of_forks_know_how_children_ended():
 
 @pytest.mark.long
 def test_many_sessions_do_not_load_the_engine():
-    """Whose memory no cgroup counts is looked at; however many live, and do nothing, that is a part of the engine's time: a third, and what else it does."""
+    """The engine polls the memory of sandboxes without a cgroup. With any number of idle sessions this takes a bounded part of its time, about a third."""
     def used(engine):
         fields = Path(f"/proc/{engine.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
@@ -207,7 +207,7 @@ def test_more_pipes_than_a_message_brings_are_refused():
 
 
 def test_endless_poll_resumes_in_a_fork_of_a_second_snapshot():
-    """By then the kernel has it as restart_syscall, of which nobody could tell what it is."""
+    """By then the kernel continues it as restart_syscall, which hides the original call."""
     poll = "import ctypes; libc = ctypes.CDLL(None, use_errno=True); print('ready', flush=True); print(libc.poll((ctypes.c_int * 2)(0, 1), 1, -1), ctypes.get_errno(), flush=True)"
     with Sandbox() as box:
         process = box.spawn(["python3", "-c", poll])

@@ -87,7 +87,7 @@ def told(asked, question):
 
 
 def settled(asked):
-    """Where they are once each is in its wait, or has ended."""
+    """The state of the threads, once each is in its wait or has ended."""
     def look():
         state = told(asked, "state()")
         return "?" not in state.values() and state

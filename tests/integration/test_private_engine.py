@@ -136,7 +136,7 @@ def test_under_limits_of_the_caller(caller, limits):
 
 
 def test_no_process_for_the_engine(caller):
-    """Where no process may be made, the command says so in one line."""
+    """If no process can be made, the command says so in one line."""
     if caller.uid == 0:
         pytest.skip("for an ordinary user: root's processes are not counted")
     done = caller.call("bash", "-c", 'ulimit -u 1; exec "$@"', "sh", binaries() / "rollbox", "run", "--", "true")

@@ -87,7 +87,7 @@ def test_replay_repeats_changes_and_verify_finds_differences(shared):
 
 
 def test_verify_describes_a_differing_file(shared):
-    """Of the record the digest; of the replay what the file has, unless it was written again since."""
+    """It shows the digest of the record, and the content of the replay's file unless that was written again since."""
     box = Recorded(shared)
     box("echo one; cat /proc/sys/kernel/random/uuid > /tmp/b; echo same > /tmp/a")
     box("echo other > /tmp/c")

@@ -225,7 +225,7 @@ def test_resume_leaves_guest_stopped_processes_stopped():
 
 
 def test_fork_index_is_in_the_environment():
-    """Of those that were made at once; the request says otherwise, the policy, which is for all, does not."""
+    """The index among the forks of one request. A request can set another value; the policy, which all share, cannot."""
     told = ["sh", "-c", "echo ${CLONE_ID-none}"]
     with Sandbox(Policy(env={"CLONE_ID": "of all"})) as box:
         assert box.exec(told, text=True).stdout == "of all\n" and box.inspect()["clone_id"] is None
@@ -357,7 +357,7 @@ def test_missing_directory_is_a_conflict(granted):
 
 @pytest.mark.parametrize("commits", [0, 1])
 def test_another_directory_in_its_place_is_a_conflict(granted, commits):
-    """Nothing in it was changed since: it is not what the sandbox began with, all the same."""
+    """Its files were not changed since, but it is another directory than the one at the start."""
     other = granted.with_name("other")
     other.mkdir()
     (other / "a").write_text("of another")

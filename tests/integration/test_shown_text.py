@@ -20,7 +20,7 @@ NO_JSON = frozenset()
 
 
 def is_harmless(data):
-    """Of output of rollbox's own, in which a line feed is the only control character."""
+    """Whether rollbox's own output has no control character except line feeds."""
     text = data.decode()        # UTF-8
     return not [c for c in text if (unicodedata.category(c) == "Cc" and c != "\n") or unicodedata.bidirectional(c) in ("RLO", "LRO", "RLE", "LRE", "PDF", "RLI", "LRI", "FSI", "PDI", "B") and c != "\n" or c in "\u200f\u061c\u2028"]
 

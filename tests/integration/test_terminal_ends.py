@@ -47,7 +47,7 @@ def test_end_of_terminal_input_ends_its_reader(caller):
 
 
 def test_input_that_is_no_terminal_is_not_typed(shared, box):
-    """As docker has it; -t alone is a terminal that nobody types into."""
+    """The same as with docker; -t alone is a terminal without input."""
     shared.ok("exec", "-d", "-t", "--id", "typed-into", box, *shell("read line"))
     for command in (["exec", "-it", box, "bash"], ["attach", "-i", box, "typed-into"]):
         done = shared(*command, input=b"exit\n")

@@ -381,7 +381,7 @@ def test_forks_are_recorded_from_the_command_line(caller):
 
 
 def test_forks_are_recorded_as_what_they_are_forked_from(caller):
-    """By the command line, which does not know how that is recorded: nothing that is taken out there is to be read here."""
+    """The command line makes the fork and does not know the rules of the record: the fork's record must not have data that they remove."""
     home = caller.directory()
     with shared_engine(caller) as call:
         box = call("create", "--record", home / "a.jsonl", "--redact", "hush[0-9]+", "--redact-env", "TOKEN", "--keep", "200", "--max-record", "1M", "--env-values", "--record-changes")
@@ -997,7 +997,7 @@ def test_truncated_record_is_verified_up_to_its_end(caller):
 
 @pytest.mark.parametrize("reason", ["file_limit", "engine_lost", None])
 def test_truncated_record_is_not_reported_as_complete(caller, reason):
-    """However it ended: its steps are compared, with themselves and with a longer record; without any steps, that is no success."""
+    """After any kind of end its steps are compared with themselves and with a longer record; without any steps, that is no success."""
     home = caller.directory()
     with shared_engine(caller) as call:
         box = call("create", "--record", home / "whole.jsonl", "--record-changes")

@@ -50,7 +50,7 @@ def check(caller, kind, processes, seconds):
 
 @pytest.mark.parametrize("kind", LONG if SOAK else SHORT)
 def test_things_of_the_kernels_are_bounded(caller, kind):
-    """As many of a kind as can be had take less than the limit and a quarter."""
+    """As many of a kind as a guest can get take less than the limit and a quarter."""
     told = check(caller, kind, 4, 8 if SOAK else 1)
     if kind in ONCE_UNBOUNDED:
         assert told.startswith("made 0 "), told

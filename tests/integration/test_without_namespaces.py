@@ -193,7 +193,7 @@ except OSError:
 
 
 def test_others_cannot_be_looked_into(caller):
-    """Nothing of /proc/PID, no trace, no memory, no limits, of a process of the same user, the engine and init."""
+    """No /proc/PID, ptrace, memory or limits of a process of the same user, of the engine and of init."""
     with caller.popen(["sleep", "1000"], env={"SECRET": "secret"}) as victim, caller.start(*PROCESS, "--", "sh", "-c", "echo up; read line") as other:
         other.line()
         family = [str(p) for p in descendants(other.process.pid)]
