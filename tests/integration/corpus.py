@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tests of determinism share: programs that are run many times over by a batch, some of them side by side."""
+"""Programs for the tests of determinism, which run each many times in a batch, some of them side by side."""
 
 import calendar
 import functools

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the hostile, limits, bad-input and leak tests share.
+"""Callers, guests and waiting, for the tests of attacks, limits, bad input and leaks.
 
 The model: a *caller* is who starts rollbox, root or an ordinary user; the fixture `caller` runs a test as each that this process can be. A
 caller's `run` is `rollbox run --json` and returns the result; its `start` leaves it running with its streams in hand. Binaries are copied
@@ -450,7 +450,7 @@ def wait_writers_gone(fd):
 
 
 def shown(start, rows=24, columns=120):
-    """What a program shows on a terminal, to its end; `start` starts it with streams that it is given, as a context manager."""
+    """The text that a program shows on a terminal, to its end; `start`, a context manager, starts it with the given streams."""
     master, slave = pty.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
     with start(stdin=slave, stdout=slave, stderr=slave):

@@ -45,7 +45,7 @@ def plan_of(caller: Caller, *flags: str) -> bytes:
 
 
 class Record:
-    """What the guest layer answers (struct guest_record), with its descriptors."""
+    """An answer of the guest layer (struct guest_record), with its descriptors."""
 
     def __init__(self, message: bytes, fds: List[int]) -> None:
         self.kind, self.stage, self.operation, self.error, self.serial, self.value, self.wall_ns, self.cpu_ns, self.rss, self.read, self.written = struct.unpack("IIIiQQQQQQQ", message)

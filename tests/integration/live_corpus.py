@@ -1107,7 +1107,7 @@ TOOLS = {"go": "go"}
 
 @functools.lru_cache(maxsize=None)
 def files(name):
-    """What a program needs in its sandbox, by path."""
+    """The files that a program needs in its sandbox, by path."""
     if name == "java":
         return {"/tmp/Corpus.java": JAVA.encode()}
     if name != "go":
@@ -1135,7 +1135,7 @@ def begin(box, name):
 
 
 def asks(process, times=1):
-    """What it says to that many questions; the last words of its standard error where that is not "ok"."""
+    """Its answers to that many questions, and the end of its standard error if it has ended."""
     said = []
     for _ in range(times):
         with contextlib.suppress(BrokenPipeError):

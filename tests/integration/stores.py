@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What tests of the store, and of what sleeps or lies in it, have in common: a store of their own, an engine that uses it, a sandbox there."""
+"""For tests of the store and of hibernated sessions: a store of the test's own, an engine that uses it, and a sandbox there."""
 
 import json
 import os

@@ -862,7 +862,7 @@ def test_batch_with_few_descriptors(caller):
 
 @pytest.mark.parametrize("mask", ["-userns", "-landlock", "-seccomp"])
 def test_missing_isolation_is_an_error(caller, mask):
-    """What the kernel lacks is an error that names it, never a weaker sandbox."""
+    """A missing kernel feature is an error that names it, never a weaker sandbox."""
     result = caller.run("--", "true", env=caller.environment(ROLLBOX_KFEAT=mask))
     if result.outcome == "error":
         assert result.error["code"] == "feature_missing" and result.error["message"], result.told
@@ -919,7 +919,7 @@ def test_python_bad_arguments(rollbox):
 
 
 def test_python_errors_are_raised(rollbox):
-    """What rollbox cannot do is raised as its own exception, never returned as a program's failure."""
+    """A failure of rollbox is raised as an exception of its own, never returned as a program's failure."""
     box = rollbox.Sandbox(rollbox.Policy())
     for kind, arguments in (
         (rollbox.CommandNotFound, {"argv": ["no-such-program"]}),

@@ -313,7 +313,7 @@ def test_dropped_snapshot_frees_its_memory():
 
 
 def beside(call):
-    """What another thread makes of it, by and by."""
+    """The result of the call, made in another thread."""
     pool = ThreadPoolExecutor(1)
     made = pool.submit(call)
     pool.shutdown(wait=False)
@@ -502,7 +502,7 @@ def test_mappings_that_become_one_keep_what_each_had():
 
 
 def test_executing_a_program_restarts_dirty_tracking():
-    """What notes of the program before notes nothing of this one, and was taken for good: each fork captured all that there was, and had the processes stand for it."""
+    """The tracking of the old program does not cover the new one, but once counted as valid: each fork was a full dump, with the processes paused for it."""
     with Sandbox() as box:
         origin = Asked.begin(box, "import os")
         forked_thrice(box, origin).close()

@@ -183,7 +183,7 @@ def test_numbers_of_files_with_one_name_that_were_made_in_one_moment(box):  # no
 
 
 def test_hard_links_take_no_number_of_an_open_file(box):  # noqa: F811
-    """What is made after a reset has numbers that files had before, which are open."""
+    """Files that are made after a reset could get the numbers of earlier files that are open."""
     asked = Asked.begin(box, "import os", "os.mkdir('/tmp/d')", "[open(f'/tmp/d/{i}', 'w').close() for i in range(100)] and None", "kept = open('/tmp/kept', 'w')",
                         "def numbers(): return os.fstat(kept.fileno()).st_ino, os.stat('/tmp/kept').st_ino")
     before = asked("numbers()")

@@ -25,7 +25,7 @@ def automatic(engine, box):
 
 
 def told(engine, box):
-    """What inspect says, once no snapshot is under way: one of the client's is, after it."""
+    """The answer of inspect, after a snapshot of the client's, so that none is under way."""
     engine("diff", box)
     return engine.json("inspect", box)["auto_snapshot"]
 

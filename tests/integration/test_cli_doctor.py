@@ -28,7 +28,7 @@ def test_table(cli):
 
 
 def test_masked_features(cli):
-    """What is masked is missing, has a hint, and decides the exit status."""
+    """A masked feature is missing, has a hint, and decides the exit status."""
     done = cli("doctor", "--json", env={"ROLLBOX_KFEAT": "-userns"})
     report = json.loads(done.stdout)
     userns = next(feature for feature in report["features"] if feature["name"] == "userns")

@@ -399,7 +399,7 @@ def test_help_lists_the_commands(cli):
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_man_pages_have_the_options(cli, command):
-    """What --help lists is in the command's man page, with the same argument, and nothing else is."""
+    """The command's man page has the options of --help, with the same arguments, and no others."""
     done = cli(*command.split(), "--help")
     assert done.returncode == 0 and done.stderr == b""
     helped = set(re.findall(r"^  (?:-\w,|   ) --([a-z-]+)(?: (\S+))?", done.stdout.decode(), re.MULTILINE)) - {("help", "")}

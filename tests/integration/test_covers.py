@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is hidden or replaced in a granted directory stays so when the host renames a file over it, as editors and package managers do.
+"""Hidden or replaced files of a granted directory stay so when the host renames a file over it, as editors and package managers do.
 
 A mount over a file goes, in every namespace, when the file under it is renamed over or removed."""
 

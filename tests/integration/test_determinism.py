@@ -148,7 +148,7 @@ def test_urandom_has_the_bytes_that_it_always_had(caller):
 
 
 def test_job_clock_follows_its_policy(caller):
-    """What a job says for itself wins over what was chosen for all; a policy says what it says."""
+    """A job's own settings override those for all jobs; a policy of its own is used unchanged."""
     jobs = {"plain": {}, "seeded": {"random_seed": 3}, "offset": {"time_mode": "offset"}, "host": {"net": "host"}, "none": {"random_seed": None}}
     rows = caller.batch([{"id": name, "argv": ["true"], "policy": policy} for name, policy in jobs.items()], "--seed", "7", "--time-start", START)
     modes = {name: row["isolation"]["determinism"]["time_mode"] for name, row in rows.items()}

@@ -182,7 +182,7 @@ for fd in fds:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_proc_times_are_the_sandbox_clocks(caller, mode):
-    """What is no process', and other processes than init; of /proc itself the number of links, too, which is how many processes the machine has."""
+    """Files of /proc that belong to no process, and processes other than init; also the number of links of /proc itself, which would show how many processes the machine has."""
     said = lines_of(caller, MODES[mode], "stat -c '%h %Y' /proc; ls -ld --time-style=+%s /proc | cut -d ' ' -f 2,6; sleep 5 & stat -c '1 %Z' /proc/filesystems /proc/$! /proc/$!/stat; exec < /proc/$!/status; stat -L -c '1 %Y' - ; kill $!")
     assert len(said) == 6
     for line in said:
@@ -297,7 +297,7 @@ print(added(by_glibc) < 100, added(asked) >= 1000)
 
 
 def test_threads_that_stat_during_a_request(caller):
-    """What is written beside the code is never read half: each look shows a state that the file has been in, and never an earlier one than before."""
+    """The times that init stores beside the code are never half-written: each look shows a past state of the file, and never an earlier one than the look before."""
     code = AGAIN + """
 def look(seen):
     while not done:

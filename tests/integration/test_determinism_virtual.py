@@ -119,7 +119,7 @@ def virtual(caller, programs, what, *flags, kind="static"):
 
 
 def test_sleeping_loops_keep_their_order(caller):
-    """What is slow, as everything is on a machine that has too much to do, but comes to rest again and again: a long sleep ends where it belongs, though by the real clock it would have ended long before."""
+    """Slow programs, as on an overloaded machine, that come to rest again and again: a long sleep ends in its turn, although by the real clock it would have ended long before."""
     begun = time.perf_counter()
     sum(range(5_000_000))
     work = int(5_000_000 * 0.1 / (time.perf_counter() - begun))
@@ -140,7 +140,7 @@ print(n, flush=True)
 
 
 def test_waiting_for_a_processor_takes_no_virtual_time(caller):
-    """What a sandbox is kept from computing, be it by its own limit, is not taken for computing on and on: a sleep beside it does not end before."""
+    """Waiting for a processor, also because of the sandbox's own limit, does not count as endless computing: a sleep beside it does not end early."""
     result = caller.run("--cpus", "0.04", *VIRTUAL, "--", *PY, """
 import os, time
 if not os.fork():
@@ -259,7 +259,7 @@ print("many", ticks(fd), len(select.select([fd], [], [], 0)[0]))
 
 @pytest.mark.parametrize("serial", (False, True))
 def test_unread_timer_expirations_are_counted(caller, serial):
-    """What a bare kernel prints: how many there were at each read or signal, and when the next one is. That nobody reads the last timer makes three thousand million of them one jump."""
+    """As on a bare kernel: the number at each read or signal, and the time of the next one. The last timer is never read, so three thousand million expirations are one jump."""
     result = caller.run("--seed", "7", *VIRTUAL, *(("--serial",) if serial else ()), "--", *PY, EXPIRATIONS)
     assert result.stdout.splitlines() == [
         "reads 1@2 1@4 3@11 1@12",
@@ -318,7 +318,7 @@ for number in SELECT, PSELECT, PPOLL:
 
 @pytest.mark.parametrize("serial", (False, True))
 def test_remaining_wait_time_follows_the_sandbox_clock(caller, serial):
-    """What a bare kernel writes back, but for the microseconds that pass there. Without serial, waits for descriptors that something else ends are not covered."""
+    """The same as from a bare kernel, except for the microseconds that pass there. Without serial, waits for descriptors that end for another reason are not covered."""
     result = caller.run("--seed", "7", *VIRTUAL, *(("--serial",) if serial else ()), "--", *PY, LEFT)
     expected = []
     for unchanged in (1, 1, 0):         # a set has the descriptor in it, a pollfd has nothing yet
@@ -800,7 +800,7 @@ for line in sys.stdin:
 
 
 def test_stopped_sleeping_process_stays_stopped(caller):
-    """What the guest's SIGSTOP waits for is init; a pause in between must not take it for its own."""
+    """Init handles the guest's SIGSTOP; a pause meanwhile must not take it for its own."""
     done = caller.script(STOPPED, STOPS)
     assert done.returncode == 0, done.stderr
 

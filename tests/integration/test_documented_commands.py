@@ -225,7 +225,7 @@ def dialogue(text):
 
 
 def pattern(printed, numbers_vary):
-    """What the output has to match. Where numbers vary, so do their units and the spaces that align them."""
+    """A pattern for the output. If numbers vary, so do their units and the spaces that align them."""
     vary = {r"\b[0-9a-f]{12}\b": r"\b[0-9a-f]{12}\b", r"\d+(?:\.\d+)?[KMG]?": r"\d+(?:\.\d+)?[KMG]?", r" +": r" +"} if numbers_vary else {}
     vary = {r"\s*\.\.\.\s*": ".*", **vary}
     whole, text, at = "", "\n".join(printed), 0

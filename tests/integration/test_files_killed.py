@@ -29,7 +29,7 @@ def killing(request):
 
 
 def still_runs(process):
-    """What its pipe holds was written before."""
+    """Data in its pipe may be older, so it is read first."""
     assert len(process.stdout.read(100_000)) == 100_000
 
 

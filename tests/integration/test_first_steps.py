@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a newcomer writes first means what it looks like, or is refused with the words to use: jobs of text, runs in a session, code that never ends."""
+"""The first attempts of newcomers do what they look like, or fail with the right words to use: jobs of text, runs in a session, code that never ends."""
 
 import asyncio
 import json

@@ -87,7 +87,7 @@ def test_attack(box, attack):
 
 
 def test_attack_beside_an_honest_solution_does_not_hurt_it(box):
-    """What is planted is replaced, so it cannot be used to make grading fail either."""
+    """Planted files are replaced, so they cannot make grading fail either."""
     for attack in ("tests is a link outside", "tests is a file", "test is a read-only directory", "runner package", "tests may not be entered"):
         box.reset("task")
         box.exec(FIX + "; " + ATTACKS[attack], check=True)

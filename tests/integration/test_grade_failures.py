@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ends a grading early: a full sandbox and a loop are the graded's and a Grade that has failed; an engine that is gone is an exception."""
+"""Gradings that end early: a full sandbox or a loop is the fault of the graded code, and a failed Grade; a lost engine is an exception."""
 
 import asyncio
 import os

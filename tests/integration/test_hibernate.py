@@ -31,7 +31,7 @@ from asked import Asked, sh
 
 
 def kin(engine):
-    """What runs below an engine, but for its janitor."""
+    """The processes below an engine, except its janitor."""
     found = []
     for pid in descendants(engine.status()["pid"]):
         if comm(pid) not in ("", "rollbox-janitor", "rollbox-engine"):
@@ -323,7 +323,7 @@ def test_explicit_hibernation_completes_before_a_wake(store, failing, tmp_path):
 
 
 def test_wake_during_the_hibernation_of_another_session(store, failing, tmp_path):
-    """What its layers were made with is what it runs with: no launcher is let go of in between."""
+    """It runs with the launcher that made its layers: the launcher is kept meanwhile."""
     stopped = tmp_path / "stopped"
     with Engine() as engine, Sandbox(engine=engine) as box, Sandbox(engine=engine) as other:
         box.exec("sleep 1000 & echo $! > /tmp/pid")

@@ -67,7 +67,7 @@ def test_unchanged_session_writes_nothing(box):
 
 
 def test_moved_memory_is_deduplicated(box):
-    """What is put in before it moves the rest in the image."""
+    """New memory before it moves the rest within the image."""
     asked = Asked.begin(box, *BEGIN)
     box.hibernate()
     asked = asked.of(box)

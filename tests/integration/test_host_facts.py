@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a sandbox can find out about the host is on the list of docs/reference/host-visibility.md: nothing else of /proc and /sys changes while the host does something else, and the files that tell of the kernel's build are named there."""
+"""docs/reference/host-visibility.md lists all facts about the host that a sandbox can find out: nothing else of /proc and /sys changes while the host does something else, and the files that tell of the kernel's build are named there."""
 
 import fcntl
 import json
@@ -63,7 +63,7 @@ def work_on_the_host():
 
 
 def before_and_after_work(program, policy):
-    """What a guest's program answers before and after the host was busy. It has answered once before that, as the first time is its own work."""
+    """The answers of a guest's program before and after the host was busy. A first answer is not used, because it contains work of the program itself."""
     with Sandbox(policy) as box:
         process = box.spawn(["python3", "-c", program])
 

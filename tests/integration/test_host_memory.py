@@ -109,7 +109,7 @@ def test_sandbox_at_its_limit_by_page_cache_is_not_ended(caller, engine, ask):
 
 @contextlib.contextmanager
 def unseen(engine, tmp_path):
-    """What waits for tmp_path/go meets the limit of its sandbox, and has given all back, before its engine gets to look."""
+    """A guest that waits for tmp_path/go reaches the limit of its sandbox, and has freed all memory before its engine can look."""
     go = os.open(tmp_path / "go", os.O_WRONLY)
     os.kill(engine.pid, signal.SIGSTOP)
     try:

@@ -528,7 +528,7 @@ def test_closed_streams_then_loop(caller):
 
 
 def test_output_before_the_timeout_is_kept(caller):
-    """What was written before a time-out is in the result, from all processes."""
+    """The result has the output of all processes before the time-out."""
     result = caller.python(
         "import os, time\nif os.fork() == 0:\n    os.write(2, b'child')\n    while True: time.sleep(9)\nos.write(1, b'parent')\n"
         "while True: time.sleep(9)",

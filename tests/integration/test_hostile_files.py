@@ -213,7 +213,7 @@ def test_writable_grant_symlink_out(caller):
 
 
 def test_shared_grant_writes_through(caller):
-    """What a guest writes below a shared grant is there for the host, as a file that the caller can handle."""
+    """The host sees the files that a guest writes below a shared grant, and the caller can handle them."""
     grant = caller.directory(0o755)
     caller.write(grant / "in", "from the host")
     result = caller.run(
@@ -347,7 +347,7 @@ def test_denied_hides_inside_a_grant(caller):
 
 
 def test_denied_directory_that_the_sandbox_may_not_enter(caller):
-    """What only the caller may enter is hidden as all else is, also where it can be covered only from inside (below /tmp and /var/tmp)."""
+    """A directory that only the caller may enter is hidden, too, also where it can be covered only from inside (below /tmp and /var/tmp)."""
     grant = caller.directory(0o755)
     (grant / "shut").mkdir(mode=0o700)
     caller.own(grant / "shut")

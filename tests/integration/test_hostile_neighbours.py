@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a guest tries against other sandboxes, and against the resources that they share. Each test is named after the hole it holds shut.
+"""Attacks of a guest on other sandboxes, and on the resources that they share. Each test is named after the hole it holds shut.
 """
 import os
 import resource

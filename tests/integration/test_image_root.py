@@ -84,7 +84,7 @@ def test_secrets_of_the_host_in_an_image(store):
 
 @pytest.mark.parametrize("name", ("proc", "dev", "sys", "etc"))
 def test_image_with_links_in_the_way(store, name):
-    """What a sandbox needs is put into an image at its own places, or nowhere."""
+    """The mounts of a sandbox are made in an image at their own places, or not at all."""
     target = store.caller.directory(0o755)
     below, _ = system()
     hostile = layer(entry(f".wh.{name}", b""))
@@ -141,7 +141,7 @@ def test_image_command_is_the_default(store):
 
 
 def test_image_session_is_exported_with_processes(store):
-    """What the refusal to export files alone says can be done instead can be done."""
+    """The alternative that the error of a files-only export names works."""
     directory = store.caller.directory()
     environment = store.caller.environment(ROLLBOX_STORE=str(store.path), ROLLBOX_SOCKET=str(directory / "socket"))
 

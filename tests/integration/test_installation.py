@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an installation has: every file in its place, one version, and a command that finds its engine."""
+"""An installation: every file in its place, one version, and a command that finds its engine."""
 import ctypes
 import os
 import re

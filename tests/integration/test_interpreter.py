@@ -57,7 +57,7 @@ def test_file_in_a_warm_interpreter_equals_a_cold_one(engine, name):
 
 
 def test_changed_library_is_imported_in_its_new_form(engine):
-    """What was imported in advance is not given in its place, nor what needs it."""
+    """The preloaded module is not used in its place, nor modules that need it."""
     if os.geteuid() != 0:
         pytest.skip("of root's files an ordinary user's sandbox can change none, nor its own copies")
     library = f"/usr/lib/python3.{SYSTEM_MINOR}"
@@ -79,7 +79,7 @@ def test_random_values_differ_between_runs(sandbox):
 
 
 def test_runs_leave_nothing_in_the_interpreter(engine, sandbox):
-    """What one program does to its interpreter, the next does not find."""
+    """A program does not see the changes that an earlier one made to its interpreter."""
     before = count(engine)
     for i in range(10):
         result = sandbox.run_code("import builtins, os, sys\nprint(hasattr(builtins, 'mine'), hasattr(os, 'mine'), os.path.exists('/tmp/mine'), 'json' in sys.modules, sys.path[-1] == 'mine', os.environ.get('MINE'), len.__doc__[:6])\n"
@@ -318,7 +318,7 @@ def test_commit_while_there_is_one():
 
 
 def test_python_that_is_replaced():
-    """What was captured is restored nowhere any more, and captured again."""
+    """The old image is not restored any more, and a new one is made."""
     place = Path("/var/tmp") / f"python-{os.getpid()}"
     place.mkdir(mode=0o755)
     try:

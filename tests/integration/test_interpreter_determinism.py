@@ -199,7 +199,7 @@ def test_lost_interpreter_is_reported(engine):
 
 
 def test_hostile_programs_harm_only_themselves():
-    """What tampers with the state of its stream, its vDSO, its limits or the page of its clock is run like any other, and the next one finds nothing of it."""
+    """A program that tampers with its random stream, its vDSO, its limits or the page of its clock is run like any other, and does not affect the next one."""
     programs = [
         "import resource\nfor i in range(1, 16):      # all but CPU time, which ends it\n    try: resource.setrlimit(i, (0, 0))\n    except (OSError, ValueError): pass\nprint(5)",
         "import mmap, os\nfor line in open('/proc/self/maps'):\n    if 'rollbox-clock' in line:\n        f = open('/proc/self/mem', 'r+b', 0); f.seek(int(line.split('-')[0], 16))\n        try: f.write(b'\\xff' * 4096)\n        except OSError: pass\nimport time; time.sleep(1000); print(time.time() > 0)",

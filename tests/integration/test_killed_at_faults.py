@@ -54,12 +54,12 @@ def counts_on(box):
 
 
 def beside(work):
-    """What commits and exports may leave."""
+    """The files that commits and exports may leave."""
     return [name for name in os.listdir(work.parent) if name.startswith((".rollbox", "file."))]
 
 
 def is_a_difference(store):
-    """What sleeps there."""
+    """Whether the store has a hibernated image as a difference."""
     (record,) = (store / "asleep").glob("*/record.json")
     return any("over" in image for image in json.loads(record.read_text().splitlines()[0])["images"])
 

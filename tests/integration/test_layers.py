@@ -26,7 +26,7 @@ def launcher(caller):
 
 
 def test_sandbox_on_layers(launcher):
-    """What a sandbox leaves is there in the next, and what that does not in the one before."""
+    """The next sandbox has the files that one left, and its changes do not appear in the earlier one."""
     work, single = launcher.home / "work", launcher.home / "single"
     first = launcher.create()
     first.sh(f"echo 1 > /tmp/f; mkdir /tmp/d; echo 1 > /tmp/d/f; echo 1 > /var/tmp/f; echo 1 > {work}/new; rm {work}/old; echo 1 >> {single}; chmod 700 /var/tmp; chmod 711 {work}; touch /dev/shm/x")
@@ -73,7 +73,7 @@ def test_size_of_the_request(launcher):
 
 
 def test_links_that_a_guest_leaves(launcher):
-    """What is mounted below a place is mounted nowhere else, though a guest has put a link in its way."""
+    """Mounts below a place appear nowhere else, even if a guest has put a link in the way."""
     home = launcher.home
     outer = place()
     with launcher.create() as box:

@@ -18,7 +18,7 @@ def mounts():
 
 
 def open_files(pid):
-    """What an engine holds open, by kind; numbers of pipes and sockets do not matter."""
+    """The open files of an engine, by kind; numbers of pipes and sockets do not matter."""
     found = {}
     for fd in os.listdir(f"/proc/{pid}/fd"):
         try:
@@ -30,7 +30,7 @@ def open_files(pid):
 
 
 def files_of(who):
-    """What was left in the caller's TMPDIR, and in the run-time places under a name of ours."""
+    """Files left in the caller's TMPDIR, and in the run-time directories under a name of ours."""
     left = [str(path) for path in (who.home / "tmp").rglob("*")]
     for place in ("/tmp", "/dev/shm", "/run", "/var/tmp", f"/run/user/{who.uid}"):
         if os.path.isdir(place):

@@ -20,7 +20,7 @@ MIB = 1 << 20
 
 
 def got(result):
-    """What a counting burden got, and the errno that ended it."""
+    """The count that the guest reached, and the errno that ended it."""
     assert result.outcome == "exit" and result.exit_code == 0, result.told
     count, number = re.fullmatch(r"got (\d+) errno (\d+)\n", result.stdout).groups()
     return int(count), int(number)
@@ -202,7 +202,7 @@ print("filled")
 
 @pytest.mark.parametrize("kind", ["held", "sender_gone", "packets_of_nothing", "on_their_way", "not_accepted", "datagrams", "tcp", "udp", "netlink"])
 def test_memory_in_sockets(caller, kind):
-    """What waits in sockets counts, in those too that nobody has any more or not yet, with a cgroup or without: gigabytes of the host's are not to be had by that."""
+    """Data in sockets counts, also in sockets that no process has any more or not yet, with a cgroup or without: a guest cannot take gigabytes of the host that way."""
     flags = ["--memory", "64M", "--timeout", "60"] + (["--net", "loopback"] if kind in ("tcp", "udp", "netlink") else [])
     result = caller.run(*flags, "--", "python3", "-c", FILL, kind, "1500")
     refused = result.exit_code == 3 and kind == "datagrams" and has_cgroup(result)  # a group without room for so large a message
@@ -252,7 +252,7 @@ def test_pages_in_sockets(caller, how):
 
 @pytest.mark.parametrize("kind", ["held", "datagrams", "tcp"])
 def test_few_sockets_are_not_counted(caller, kind):
-    """What any program has of them is far from the limit."""
+    """Ordinary programs have far fewer than the limit."""
     result = caller.run("--memory", "128M", "--net", "loopback", "--", "python3", "-c", FILL, kind, "8")
     assert (result.outcome, result.stdout) == ("exit", "filled\n"), result.told
 
@@ -283,7 +283,7 @@ def test_memory_bomb_of_many_processes(caller):
 
 
 def test_memory_within_the_limit(caller):
-    """What is allowed is given: 3/4 of the limit can be had and touched."""
+    """A guest can allocate and touch 3/4 of the limit."""
     result = caller.guest("memory_load", "private", 96, flags=["--memory", "128M"])
     assert (result.outcome, result.stdout) == ("exit", "SURVIVED\n"), result.told
     assert 90 * MIB < result.peak_memory_bytes <= 128 * MIB, result.told
@@ -369,7 +369,7 @@ def test_open_files_limit(caller):
 
 @pytest.mark.parametrize("path", ["/tmp/large", "/dev/shm/large"])
 def test_disk_limit(caller, path):
-    """What a guest writes ends with ENOSPC at the limit, in every private writable place."""
+    """Writes end with ENOSPC at the limit, in every private writable place."""
     result = caller.guest("memory_load", "file", 64, path, flags=["--disk", "16M", "--memory", "256M"])
     assert result.outcome == "exit" and "SURVIVED" not in result.stdout, result.told
     count, number = map(int, re.fullmatch(r"got (\d+) errno (\d+)\n", result.stdout).groups())
@@ -615,7 +615,7 @@ def test_grant_below_tmp(caller):
 
 
 def test_honest_programs_work(caller):
-    """What ordinary programs need is there: terminals, semaphores, threads, sub-processes, descriptors by name, sockets, an account."""
+    """Ordinary programs find what they need: terminals, semaphores, threads, sub-processes, descriptors by name, sockets, an account."""
     result = caller.run(
         "--",
         "bash",
@@ -692,14 +692,14 @@ def test_no_core_file(caller):
 
 
 def test_granted_files_do_not_count_as_memory(caller):
-    """What lies on the host's file system is not counted as the sandbox's own, whichever path shows it."""
+    """Files of the host's file system do not count as the sandbox's own, by any path."""
     for path in ("/tmp", "/var/tmp"):
         done = caller.rollbox("run", "--memory", "32M", "--readable", path, "--", "sh", "-c", "i=0; while [ $i -lt 200000 ]; do i=$((i + 1)); done; echo done", env=caller.environment(ROLLBOX_KFEAT="-cgroup"))
         assert done.returncode == 0 and done.stdout == b"done\n", done
 
 
 def test_stricter_limit_of_the_caller_holds(caller):
-    """What nobody can raise again is no reason not to run: it is the guest's, too."""
+    """A hard limit that cannot be raised does not prevent a run: it applies to the guest, too."""
     code = "ulimit -c 0; ulimit -i 100; ulimit -l 64; exec \"$0\" run -- sh -c 'grep -E \"core|pending|locked\" /proc/self/limits'"
     done = caller.call("bash", "-c", code, binaries() / "rollbox")
     assert done.returncode == 0, done.stderr

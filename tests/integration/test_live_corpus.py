@@ -16,7 +16,7 @@ POLICY = {"max_processes": 200, "max_memory": "1G", "net": "loopback"}
 
 @pytest.fixture
 def program(name):
-    """What it needs, which a compiler may take longer to make than a test has."""
+    """The files of a program, made in advance because a compiler may take longer than a test."""
     if missing(name):
         pytest.skip(f"{missing(name)} is not installed")
     return files(name)

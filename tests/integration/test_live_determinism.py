@@ -93,7 +93,7 @@ def asked(policy, *setup, engine=None):
 
 
 def future(one):
-    """What a copy does from here on, in words."""
+    """The further behaviour of a copy, as text."""
     return [one(line) for line in (
         "os.urandom(8).hex()", "random.random()", "uuid.uuid4()", "hash('x')", "open('/dev/urandom', 'rb').read(4)", "time.time()", "time.monotonic()", "id(object())", "tempfile.mkdtemp()",
         "subprocess.run(['sh', '-c', 'echo $$; date +%s.%N; sleep 3600; date +%s.%N; head -c4 /dev/urandom | od -An -tx1'], capture_output=True).stdout", "time.sleep(86400)", "time.time()",
@@ -336,7 +336,7 @@ def test_corpus_is_restored(name):
 
 
 def test_shell_works_on_a_terminal():
-    """What is typed to it, now and then, is the same to its copies, and takes the same time. Where its echo lands between what a job says is the terminal's own affair."""
+    """The same input has the same effect on its copies and takes the same time. The position of the echo within the output of a job may differ."""
     def typed(shell):
         shell.process.stdin.write(b"wait; head -c4 /dev/urandom | od -An -tx1; echo en''d\n")
         shell.process.stdin.flush()

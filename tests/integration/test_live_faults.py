@@ -90,7 +90,7 @@ def test_dump_worker_killed_at_any_step():
 
 @pytest.mark.long
 def test_dump_worker_killed_at_any_step_of_a_fork():
-    """What loads an image while it is written finds that the rest will never come: the fork is refused, and nothing of it is left but the state that the origin was in last, and what that adds to."""
+    """A zygote that loads an image while it is written notices that the rest will never come: the fork fails, and nothing of it is left but the last image of the origin and its parent."""
     with Engine() as engine, Sandbox(engine=engine) as box:
         running, refused = Running(box), 0
         with Killer(engine.pid, "rollbox-capture", NEVER) as killer:
@@ -250,7 +250,7 @@ def test_loading_process_cannot_write_to_its_image(count, name):
 
 
 def test_launcher_killed_at_any_step():
-    """What runs runs on, and the next fork has another launcher."""
+    """Running processes still run, and the next fork has another launcher."""
     with Engine() as engine, Sandbox(engine=engine) as box:
         running = Running(box)
         with Killer(helper_of(engine, "rollbox-launch"), "-", NEVER) as killer:

@@ -296,7 +296,7 @@ def test_invalid_archives_are_refused(exported, other, tmp_path):
 
 
 def test_engine_fields_of_a_record_are_ignored(exported, other, tmp_path):
-    """What a record says of its engine, of time-outs and of who it was is not taken over; what it says of states is read as any that sleeps."""
+    """The engine, the time-outs and the identity in a record are not taken over; its snapshots are read like those of any hibernated session."""
     path, asked = exported
 
     def change(whole, members):

@@ -55,7 +55,7 @@ def forked(box, *captives):
 
 
 def refused(box, *captives):
-    """What a snapshot says; they are as they were."""
+    """The error of a snapshot, after which the processes are unchanged."""
     bystander = Captive.begin(box, "plain")
     with pytest.raises(RollboxError) as told:
         box.snapshot()

@@ -42,7 +42,7 @@ print(json.dumps(told))
 
 @pytest.mark.parametrize("way, told", [("fork", ["copy", "again", "origin", "0"]), ("wake", ["origin"])])
 def test_undumpable_process_resumes_in_forks(caller, way, told):
-    """What it is in a copy is not promised; the origin stays as it made itself."""
+    """Its flag in a copy is not specified; the origin keeps its own."""
     done = caller.script(TRIAL, way, GUEST)
     assert done.returncode == 0, done.stderr.decode()
     assert json.loads(done.stdout)[: len(told)] == told

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What programs size themselves by (sysconf, sysinfo, the files of a cgroup, /proc/meminfo) tells of the sandbox's limits, not of the host."""
+"""The numbers by which programs choose sizes (sysconf, sysinfo, the files of a cgroup, /proc/meminfo) show the sandbox's limits, not the host."""
 
 import os
 import shutil

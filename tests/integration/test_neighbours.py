@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What keeps one sandbox from taking the CPUs from another. (How well it does is measured by `make bench`.)"""
+"""A sandbox cannot take the CPUs from another. (How well it does is measured by `make bench`.)"""
 
 import itertools
 import os

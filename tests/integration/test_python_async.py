@@ -30,7 +30,7 @@ async def until(condition):
 
 @pytest.fixture(autouse=True)
 def books():
-    """What the package's had before the test: a process that an earlier one forgot is there until it is collected."""
+    """The package's books before the test: a process that an earlier test forgot is in them until it is collected."""
     _before.clear()
     _before.update(rollbox._core.connection.pending_runs)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a person sees of the package: reprs, signatures, suggestions for wrong names, its log."""
+"""The parts of the package that people see: reprs, signatures, suggestions for wrong names, its log."""
 
 import inspect
 import logging

@@ -140,7 +140,7 @@ def test_only_the_token_scores(reward):
 
 
 def test_error_is_not_a_zero(reward):
-    """What rollbox could not run is unscored."""
+    """A job that rollbox could not run is unscored."""
     answer = reward.Answer({"task_id": "x"}, "right", "x", "", "secret")
     assert reward.reward_of(answer, row(reward, outcome="error", exit_code=None, error="the engine is lost")) is None
 

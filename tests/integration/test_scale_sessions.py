@@ -109,7 +109,7 @@ def test_files_outlive_an_init_that_is_killed_where_no_descriptor_is_left():
 
 
 def test_slow_reader_misses_nothing_without_descriptors():
-    """What a command that has ended leaves to its reader is shared with the result, by another descriptor; where there is none, copied."""
+    """The output of an ended command is shared between its reader and the result by a second descriptor; without a free one it is copied."""
     with Engine() as engine, Sandbox(Policy(max_output="8M"), engine=engine) as box:
         process = box.spawn(["sh", "-c", "head -c 3000000 /dev/zero; touch /tmp/written; read line"])
         until(lambda: box.exists("/tmp/written"))

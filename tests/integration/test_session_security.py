@@ -36,7 +36,7 @@ def test_init_is_out_of_reach(box):
 
 
 def test_memory_in_sockets_counts():
-    """What waits in sockets is memory that a program can have without end: of TCP, no group of version 1 counts it; without a group, none is."""
+    """Data in sockets is memory without a limit of its own: a cgroup of version 1 does not count that of TCP, and without a cgroup none is counted."""
     code = """
 import signal, socket
 keep = [socket.create_server(("127.0.0.1", 0))]

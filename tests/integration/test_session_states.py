@@ -38,7 +38,7 @@ def test_kill_after_out_of_memory_is_a_signal():
 
 
 def test_limits_start_at_zero_in_a_reused_cgroup():
-    """What it counted, met and left behind is not the next one's, which may get its control group."""
+    """The counts, limits and leftovers of a sandbox do not affect the next one, which may get its control group."""
     with Engine() as engine:
         for _ in range(4):
             with Sandbox(Policy(max_memory="64M"), engine=engine) as box:
@@ -439,7 +439,7 @@ def test_another_directory_behind_a_link_is_a_conflict(granted):
 
 
 def test_sandboxes_commit_to_one_directory_by_turns(granted):
-    """What one publishes is another directory to the kernel, and none to the others that began with the one before; those that began in between included."""
+    """For the kernel, the published directory is another one. For the other sandboxes, including those that began in between, it replaces the earlier one."""
     policy = Policy(fs_writable=[str(granted)])
     with Sandbox(policy) as one, Sandbox(policy) as two:
         for i, box in enumerate((one, two, one, two)):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a snapshot holds, and whether it is sound: rollbox snapshot show and verify.
+"""The content of a snapshot, and whether it is sound: rollbox snapshot show and verify.
 
 The model: a sandbox with a small tree of processes, whose every number the test knows, is shown awake and hibernated; then what its processes need is
 taken away (a program on the host, bytes in the store), and verify names it and changes nothing. Run as each caller.

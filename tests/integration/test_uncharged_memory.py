@@ -19,13 +19,13 @@ SOAK = bool(os.environ.get("ROLLBOX_SOAK"))
 
 
 def kept_mib():
-    """What the kernel keeps in small pieces and cannot give back, of the whole host."""
+    """The kernel memory of the whole host in small pieces that it cannot give back."""
     with open("/proc/meminfo") as file:
         return next(int(line.split()[1]) for line in file if line.startswith("SUnreclaim:")) >> 10
 
 
 def hoarded(caller, kind, processes, seconds):
-    """What a sandbox of LIMIT_MIB made of a kind, as the guest tells, and by how many MiB the host's kernel had more for that."""
+    """The number of objects that a sandbox of LIMIT_MIB made, as the guest reports it, and by how many MiB the host's kernel memory grew."""
     program = guest("hoard")
     flags = ["--memory", f"{LIMIT_MIB}M", "--net", "loopback", "--timeout", "60", "--readable", str(program.parent)]
     command = [binaries() / "rollbox", "run", *flags, "--", program, kind, str(processes), str(seconds)]
@@ -78,7 +78,7 @@ def test_attributes_of_files_are_as_long_as_before(caller):
 
 
 def test_copies_keep_short_access_lists_and_attributes(caller):
-    """What cp -a and tar copy of an ordinary file, among it a list of a few entries, is set."""
+    """cp -a and tar can set the attributes of ordinary files, including a list of a few entries."""
     code = """
 import os, struct
 open('/tmp/from', 'w').close()

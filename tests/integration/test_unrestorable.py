@@ -91,7 +91,7 @@ def test_guest_running_rollbox_init_is_harmless(engine, kind):  # noqa: F811
 
 
 def test_permanent_refusal_is_not_exhaustion(engine):  # noqa: F811
-    """What will never work is no want of resources, for which a client would try again."""
+    """A permanent refusal is not reported as missing resources, for which a client would try again."""
     box = begun(engine, ZOMBIES, "62", max_processes=64)
     with pytest.raises(RollboxError) as refused:
         box.fork(1)

@@ -117,7 +117,7 @@ print(round(time.monotonic() - begun))
 
 
 def told(caller, code, *words, flags=VIRTUAL, times=2):
-    """What a program prints, which is the same each time."""
+    """The output of a program, which is the same each time."""
     texts = set()
     for _ in range(times):
         result = caller.run(*flags, "--", "/usr/bin/python3", "-I", "-c", code, *words)

@@ -286,7 +286,7 @@ def test_killed_engine_leaves_no_files(caller):
 
 
 def test_next_engine_sweeps(caller):
-    """What an engine and its janitor left, both killed, the next one removes; nobody else's directories, nor those of living engines."""
+    """The next engine removes the leftovers of a killed engine and janitor, and neither other directories nor those of live engines."""
     space = os.stat("/proc/self/ns/pid").st_ino
     place = caller.environment()["TMPDIR"] if caller.uid else "/tmp"
     dead = Path(place, f"rollbox-{space}-999999999-1-00112233aabbccdd")
