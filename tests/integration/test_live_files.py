@@ -385,7 +385,7 @@ def test_command_line(caller):  # noqa: F811
             assert rollbox("export", "--live", "a", directory / "a.live").returncode == 0
             assert b"asleep" in rollbox("ps").stdout
             told = rollbox("import", "--name", "b", directory / "a.live")
-            assert told.returncode == 0 and b"asleep" in told.stdout and b"1 processes" in told.stdout
+            assert told.returncode == 0 and b"hibernated" in told.stdout and b"1 processes" in told.stdout
             assert rollbox("exec", "b", "--", "cat", "/tmp/f").stdout == b"hi\n" and b"sleep 1000" in rollbox("ps", "b").stdout
             assert rollbox("export", "a", directory / "files").returncode == 0
             assert b"--trust" in rollbox("import", "--name", "c", "--trust", directory / "files").stderr
