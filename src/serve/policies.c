@@ -31,6 +31,18 @@ struct preparation {
     void (*then)(struct exchange *exchange, struct rollbox_plan *plan);
 };
 
+/* Do rules lead to the server's own machine or its private network? */
+static bool leads_inward(const json_t *rules) {
+    size_t i;
+    json_t *rule;
+
+    json_array_foreach((json_t *)rules, i, rule) {
+        if (json_object_get(rule, "to") || json_object_get(rule, "private"))
+            return true;
+    }
+    return false;
+}
+
 /* The member that needs a scope which the token has not; NULL: none does. */
 static const char *forbidden(const json_t *policy, unsigned scopes, const char **ret_scope) {
     const char *key;
@@ -43,19 +55,20 @@ static const char *forbidden(const json_t *policy, unsigned scopes, const char *
 
         for (size_t i = 0; !allowed && i < ARRAY_SIZE(free_keys); i++)
             allowed = !strcmp(key, free_keys[i]);
-        if (!strcmp(key, "image") && text && (text[0] == '/' || text[0] == '.'))
+        /* A snapshot in the store may be another tenant's. */
+        if (!strcmp(key, "image") && text &&
+            (strchr("/.", text[0]) || !strncmp(text, "snapshot:", 9)))
             allowed = (scopes & TOKEN_HOST) != 0;
         if (!strcmp(key, "clean_env"))
             allowed = allowed || json_is_true(value);
         if (!strcmp(key, "net"))
-            allowed = allowed || !text || !strcmp(text, "none") || !strcmp(text, "loopback") ||
-                      (!strcmp(text, "allow") && scopes & TOKEN_NET);
-        if (!strcmp(key, "net_allow_hosts") || !strcmp(key, "net_allow") ||
-            !strncmp(key, "net_max_", 8))
-            allowed = allowed || (scopes & TOKEN_NET);
+            allowed = allowed || !text || !strcmp(text, "none") || !strcmp(text, "loopback");
+        bool is_rules = !strcmp(key, "net_allow_hosts") || !strcmp(key, "net_allow");
+        bool is_network = (is_rules && !leads_inward(value)) || !strncmp(key, "net_max_", 8) ||
+                          (!strcmp(key, "net") && text && !strcmp(text, "allow"));
+        allowed = allowed || (is_network && scopes & TOKEN_NET);
         if (!allowed) {
-            if (!strncmp(key, "net", 3) && (!text || strcmp(text, "host")))
-                *ret_scope = "net";
+            *ret_scope = is_network ? "net" : "host";
             return key;
         }
     }

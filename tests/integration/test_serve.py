@@ -240,6 +240,7 @@ def test_policy_of_a_client_grants_nothing_of_the_host(server):
         {"net": "allow", "net_allow_hosts": ["example.org"]},
         {"clean_env": False},
         {"image": "/var/lib/image"},
+        {"image": "snapshot:of-another-tenant"},
         {"devices": ["/dev/kvm"]},
         {"nosuch": 1},
     ):
@@ -249,6 +250,21 @@ def test_policy_of_a_client_grants_nothing_of_the_host(server):
     host = server.new_token("hosts", "run", "host")
     until(lambda: server.call("GET", "/v1/sandboxes", token=host)[0] == 200)
     assert server.call("POST", "/v1/runs", {"argv": ["true"], "policy": {"fs_readable": ["/usr", "/lib", "/lib64", "/bin"]}}, token=host)[0] == 200
+
+
+def test_network_rules_of_a_client_lead_to_nothing_of_the_host(server):
+    token = server.new_token("net", "run", "net")
+    until(lambda: server.call("GET", "/v1/sandboxes", token=token)[0] == 200)
+    rules = [{"host": "x.test", "ports": [80], "to": "127.0.0.1:22"}, {"host": "x.test", "ports": [80], "private": True}]
+    for key in ("net_allow", "net_allow_hosts"):
+        for rule in rules:
+            status, problem = server.call("POST", "/v1/runs", {"argv": ["true"], "policy": {key: ["x.test", rule]}}, token=token)
+            assert (status, problem["code"]) == (403, "policy_forbidden"), rule
+            assert problem["detail"].endswith("scope host")
+    for policy in ({"net_record": "/tmp/a"}, {"net_log_file": "/tmp/a"}, {"net_secrets": {"a": "file:/etc/shadow"}}):
+        status, problem = server.call("POST", "/v1/runs", {"argv": ["true"], "policy": {"net_allow_hosts": ["x.test"], **policy}}, token=token)
+        assert (status, problem["detail"].rpartition(" ")[2]) == (403, "host")
+    assert server.call("POST", "/v1/runs", {"argv": ["true"], "policy": {"net_allow_hosts": ["x.test"]}}, token=token)[0] == 200
 
 
 def test_own_user_needs_no_token_on_the_unix_socket(server):
