@@ -12,7 +12,7 @@ from harness import BUILD, DEADLINE, binaries, skip
 
 
 class Server:
-    """`rollbox-serve` of `who`, a Caller, on a free port of 127.0.0.1. Usable as a context."""
+    """`rollbox serve` of `who`, a Caller, on a free port of 127.0.0.1. Usable as a context."""
 
     def __init__(self, who, *arguments):
         if not (BUILD / "rollbox-serve").exists():
@@ -23,7 +23,7 @@ class Server:
         self.path = self.directory / "serve"
         self.token = self.new_token()
         self.process = who.popen(
-            [binaries() / "rollbox-serve", "--listen", "127.0.0.1:0", "--listen", self.path, "--tokens", self.tokens, *arguments],
+            [binaries() / "rollbox", "serve", "--listen", "127.0.0.1:0", "--listen", self.path, "--tokens", self.tokens, *arguments],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
         )
@@ -46,7 +46,7 @@ class Server:
     def new_token(self, tenant="one", *scopes, arguments=()):
         """A new token of a tenant."""
         given = [word for scope in scopes or ("run",) for word in ("--scope", scope)]
-        done = self.who.call(binaries() / "rollbox-serve", "token", "create", "--tokens", self.tokens, "--tenant", tenant, *given, *arguments)
+        done = self.who.rollbox("token", "create", "--tokens", self.tokens, "--tenant", tenant, *given, *arguments)
         assert done.returncode == 0, done.stderr
         return done.stdout.decode().strip()
 

@@ -8,7 +8,7 @@ import signal
 import socket
 
 import pytest
-from harness import BUILD, DEADLINE, TREE, caller, descendants, engine_of, until  # noqa: F401
+from harness import DEADLINE, TREE, caller, descendants, engine_of, until  # noqa: F401
 from serving import Server, events, server  # noqa: F401
 
 
@@ -216,8 +216,8 @@ def test_token_is_needed_and_revoked(server):
     until(lambda: server.call("GET", "/v1/status", token=admin)[0] == 200)
     tokens = json.loads(server.tokens.read_text())["tokens"]
     assert server.token.split("_")[2] not in server.tokens.read_text() and server.tokens.stat().st_mode & 0o77 == 0
-    binary = BUILD / "rollbox-serve"
-    done = server.who.call(binary, "token", "rm", "--tokens", server.tokens, tokens[0]["id"])
+    assert [json.loads(line)["id"] for line in server.who.rollbox("token", "ls", "--tokens", server.tokens).stdout.splitlines()] == [one["id"] for one in tokens]
+    done = server.who.rollbox("token", "rm", "--tokens", server.tokens, tokens[0]["id"])
     assert done.returncode == 0, done.stderr
     until(lambda: server.call("GET", "/v1/sandboxes")[0] == 401)
 

@@ -109,6 +109,20 @@ def test_head_request_has_no_body(server):
     assert answer.startswith(b"HTTP/1.1 200") and answer.endswith(b"\r\n\r\n")
 
 
+@pytest.mark.long
+def test_slow_heads_are_cut_off(server):
+    """Clients that never complete a head do not keep their connections; others are served meanwhile."""
+    slow = [socket.create_connection(("127.0.0.1", server.port), DEADLINE) for _ in range(20)]
+    for number, s in enumerate(slow):
+        s.sendall(GET + b"X: y" * number)
+    assert server.call("POST", "/v1/runs", {"argv": ["true"]})[0] == 200
+    for s in slow:
+        assert s.recv(65536).startswith(b"HTTP/1.1 408")
+        assert s.recv(65536) == b""
+    for s in slow:
+        s.close()
+
+
 def test_paths_lead_nowhere_else(server):
     for path in ("/v1/sandboxes/%2e%2e/files/etc/passwd", "/v1/sandboxes/..%2f..", "/v1/../v1/sandboxes", "/v1/sandboxes/%zz", "/v1/sandboxes/a%00b", "//healthz"):
         assert server.call("GET", path)[0] == 404, path
