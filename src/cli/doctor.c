@@ -39,7 +39,8 @@ static void print_table(const json_t *report) {
     printf("rollbox %s on Linux %s\n\nIsolation\n", rollbox_version(), text_of(report, "kernel"));
     json_object_foreach((json_t *)isolation, key, value) print_row(
         json_is_true(value), key, json_is_true(value) ? "available" : "not available here");
-    printf("  %-4s %-22s %s\n\nFeatures\n", "", "cgroup", text_of(report, "cgroup"));
+    printf("  %-4s %-22s %s\n", "", "cgroup", text_of(report, "cgroup"));
+    printf("  %-4s %-22s %s\n\nFeatures\n", "", "egress", text_of(report, "egress"));
     json_array_foreach(features, i, feature) {
         bool available = json_is_true(json_object_get(feature, "available"));
         const char *hint = text_of(feature, "hint");

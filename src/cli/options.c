@@ -261,6 +261,8 @@ const struct option option_table[] = {
         "has it, with a placeholder" },
     { OPTION_INJECT, 0, "inject", "HOST:HEADER=TEXT", OPTION_TEXT, POLICY_COMMANDS, "net_allow",
         "allow HOST, and set HEADER of its requests; {NAME} in TEXT is a secret" },
+    { OPTION_NET_LOG, 0, "net-log", "FILE", OPTION_PATH, POLICY_COMMANDS, "net_log_file",
+        "append what the sandbox does in its network to FILE, one JSON object a line" },
     { OPTION_NET_RECORD, 0, "net-record", "FILE", OPTION_PATH, POLICY_COMMANDS, "net_record",
         "record what the sandbox exchanges with its network" },
     { OPTION_NET_REPLAY, 0, "net-replay", "FILE", OPTION_PATH, POLICY_COMMANDS, "net_replay",

@@ -70,6 +70,13 @@ static const char *cgroup_name(const struct features *f) {
     return cgroup_backend_name(f->cgroup_v1 ? CGROUP_V1 : CGROUP_NONE);
 }
 
+/* How connections of a sandbox with net "allow" get to the gateway. */
+static const char *egress_name(const struct features *f) {
+    if (!f->userns || !f->netns)
+        return "none";
+    return f->nft_tproxy ? "tproxy" : "ports";
+}
+
 static json_t *describe_facts(const struct features *f) {
     return json_pack("{s:I, s:b, s:i, s:I, s:I, s:i, s:b, s:i, s:i, s:i}", "uid",
         (json_int_t)f->uid, "root", f->is_root, "cpus", (int)f->cpus, "memory_total_bytes",
@@ -122,10 +129,10 @@ int rollbox_doctor(char **ret_json, struct rollbox_error *error) {
         return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments",
             "ROLLBOX_KFEAT: \"%s\" is not -NAME of a feature (rollbox doctor lists the names)",
             f.mask_problem);
-    report = json_pack("{s:s, s:b, s:{s:b, s:b}, s:s, s:o, s:o, s:o}", "kernel", f.release, "ok",
-        features_namespace_ok(&f), "isolation", "namespace", features_namespace_ok(&f), "process",
-        features_process_ok(&f), "cgroup", cgroup_name(&f), "features", describe_features(&f),
-        "low_limits", low_limits(), "facts", describe_facts(&f));
+    report = json_pack("{s:s, s:b, s:{s:b, s:b}, s:s, s:s, s:o, s:o, s:o}", "kernel", f.release,
+        "ok", features_namespace_ok(&f), "isolation", "namespace", features_namespace_ok(&f),
+        "process", features_process_ok(&f), "cgroup", cgroup_name(&f), "egress", egress_name(&f),
+        "features", describe_features(&f), "low_limits", low_limits(), "facts", describe_facts(&f));
     text = report != NULL ? json_dumps(report, JSON_COMPACT) : NULL;
     json_decref(report);
     if (text == NULL)

@@ -13,6 +13,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/fd.h"
+#include "egress/activity.h"
 #include "egress/bucket.h"
 #include "egress/connection.h"
 #include "egress/dns_server.h"
@@ -137,6 +138,7 @@ static void on_listener(struct loop_source *source, uint32_t events) {
     struct listener *listener = container_of(source, struct listener, source);
 
     (void)events;
+    activity_touch(listener->box);
     if (!listener->is_udp)
         on_tcp(listener);
     else if (listener->port == DNS_PORT)
@@ -146,6 +148,7 @@ static void on_listener(struct loop_source *source, uint32_t events) {
 }
 
 void box_drain(struct box *box) {
+    activity_touch(box);
     for (size_t i = 0; i < box->n_listeners; i++) {
         struct listener *listener = &box->listeners[i];
 
@@ -227,6 +230,10 @@ static int take_files(
         return r;
     recorder_init(&box->tape.recorder, record);
     *ret_why = "the log is not a regular file";
+    if (files & BOX_LOG_FILE && *n_fds)
+        r = take_file(&fds[--*n_fds], &box->log.file);
+    if (r < 0)
+        return r;
     return files & BOX_LOG && *n_fds ? take_file(&fds[--*n_fds], &box->log.fd) : 0;
 }
 
@@ -292,7 +299,7 @@ int box_open(struct egress *egress, const char *id, const char *policy, const js
     if (!box)
         return -ENOMEM;
     box->egress = egress;
-    box->log.fd = box->tape.recorder.fd = -EBADF;
+    box->log.fd = box->log.file = box->tape.recorder.fd = -EBADF;
     box->turn.loop = egress->loop;
     box->turn.epoll = -EBADF;
     list_init(&box->node);
@@ -352,8 +359,8 @@ void box_stop(struct box *box) {
     loop_timer_clear(loop, &box->rate_timer);
     if (box->rules)
         log_done(box);
-    else
-        close_fd(&box->log.fd);
+    close_fd(&box->log.fd);
+    close_fd(&box->log.file);
 }
 
 struct box *box_free(struct box *box) {

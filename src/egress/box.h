@@ -13,7 +13,7 @@
 #define BOX_MAX_LISTENERS 160
 
 /* Files of a sandbox that follow its listeners, in this order. */
-enum { BOX_LOG = 1, BOX_RECORD = 2, BOX_REPLAY = 4 };
+enum { BOX_LOG = 1, BOX_LOG_FILE = 2, BOX_RECORD = 4, BOX_REPLAY = 8 };
 
 /* `fds` are taken over (set to -EBADF): the listeners, then `files` (flags).
  * Fills *ret_why on failure, which is a constant text. 0 or -errno. */

@@ -11,6 +11,7 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "egress/activity.h"
 #include "egress/box.h"
 #include "egress/bucket.h"
 #include "egress/first_bytes.h"
@@ -92,7 +93,7 @@ void connection_end(struct connection *connection, bool reset) {
     if (connection->handed_node.next)
         list_remove(&connection->handed_node);
     list_remove(&connection->node);
-    box->n_connections--;
+    activity_count(box, false);
     free(connection);
 }
 
@@ -678,7 +679,7 @@ void connection_start(struct box *box, int take_fd) {
     connection->upstream.fd = -EBADF;
     connection->started_ns = connection->active_ns = clock_now_ns();
     list_add_tail(&box->connections, &connection->node);
-    box->n_connections++;
+    activity_count(box, true);
     if (address_is_v4(&connection->address))
         connection->name = names_name(&box->names, address_v4(&connection->address));
     if (!connection->name)

@@ -14,6 +14,7 @@
 #include "egress/inward.h"
 #include "egress/log.h"
 #include "egress/outbox.h"
+#include "egress/resolve.h"
 #include "egress/tally.h"
 #include "net/probe.h"
 
@@ -38,15 +39,12 @@ static void report_error(struct egress *egress, const char *id, const char *why,
                             why, "errno", -error));
 }
 
-/* The policy's text: in the message, or in its first descriptor. NULL: there is none. */
-static char *take_policy(struct message *message) {
-    const char *text = text_of(message->body, "policy");
+/* The text in the message's first descriptor, a memory file. NULL: there is none. */
+static char *take_text(struct message *message) {
     auto_buf struct buf copy = BUF_INIT;
     size_t length = 0;
     void *data = NULL;
 
-    if (!json_is_true(json_object_get(message->body, "policy_fd")))
-        return text ? strdup(text) : NULL;
     if (!message->n_fds)
         return NULL;
     auto_close int fd = message->fds[0];
@@ -57,6 +55,27 @@ static char *take_policy(struct message *message) {
     buf_add(&copy, data, length);
     munmap(data, length);
     return buf_take(&copy);
+}
+
+/* The policy's text: in the message, or in a descriptor. NULL: there is none. */
+static char *take_policy(struct message *message) {
+    const char *text = text_of(message->body, "policy");
+
+    if (json_is_true(json_object_get(message->body, "policy_fd")))
+        return take_text(message);
+    return text ? strdup(text) : NULL;
+}
+
+/* The table of names, as the policy, after which its descriptor comes. Borrowed from the message.
+ */
+static const json_t *take_names(struct message *message) {
+    if (json_is_true(json_object_get(message->body, "names_fd"))) {
+        auto_free char *text = take_text(message);
+        json_t *names = text ? json_loads(text, 0, NULL) : NULL;
+
+        json_object_set_new(message->body, "names", names ? names : json_null());
+    }
+    return json_object_get(message->body, "names");
 }
 
 static void send_all_names(struct box *box) {
@@ -75,20 +94,47 @@ static void send_all_names(struct box *box) {
 
 static unsigned files_of(const json_t *body) {
     return (json_is_true(json_object_get(body, "log")) ? BOX_LOG : 0u) |
+           (json_is_true(json_object_get(body, "log_file")) ? BOX_LOG_FILE : 0u) |
            (json_is_true(json_object_get(body, "record")) ? BOX_RECORD : 0u) |
            (json_is_true(json_object_get(body, "replay")) ? BOX_REPLAY : 0u);
 }
 
+/* The memory comes before the first sandbox. */
+static int do_activity(struct egress *egress, struct message *message) {
+    const size_t bytes = NET_ACTIVITY_SLOTS * sizeof *egress->activity;
+
+    if (message->n_fds != 1 || egress->activity)
+        return -EBADMSG;
+    void *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, message->fds[0], 0);
+    if (at == MAP_FAILED)
+        return -errno;
+    egress->activity = at;
+    return 0;
+}
+
+/* The sandbox's place in it, or NULL. */
+static struct net_activity *slot_of(const struct egress *egress, const json_t *body) {
+    const json_t *slot = json_object_get(body, "slot");
+    json_int_t number = json_is_integer(slot) ? json_integer_value(slot) : -1;
+
+    if (!egress->activity || number < 0 || number >= NET_ACTIVITY_SLOTS)
+        return NULL;
+    return &egress->activity[number];
+}
+
 static int do_open(struct egress *egress, struct message *message) {
     auto_free char *policy = take_policy(message);
+    const json_t *names = take_names(message);
     const char *why = "the message has no rules";
     int r = -EBADMSG;
 
     if (policy)
-        r = box_open(egress, message->id, policy, json_object_get(message->body, "names"),
-            message->fds, message->n_fds, files_of(message->body), &why);
+        r = box_open(egress, message->id, policy, names, message->fds, message->n_fds,
+            files_of(message->body), &why);
     if (r < 0)
         report_error(egress, message->id, why, r);
+    else
+        box_find(egress, message->id)->activity = slot_of(egress, message->body);
     return 0;
 }
 
@@ -163,6 +209,15 @@ static int do_test(struct egress *egress, struct message *message) {
     json_t *answer = probe_json(policy, url, text_of(message->body, "method"));
     json_object_set(answer, "serial", json_object_get(message->body, "serial"));
     outbox_send(egress, answer);
+    return 0;
+}
+
+static int do_name_servers(struct egress *egress, struct message *message) {
+    const char *text = text_of(message->body, "resolv_conf");
+
+    if (!text)
+        return -EBADMSG;
+    resolver_set_servers(egress->resolver, text);
     return 0;
 }
 
@@ -294,6 +349,8 @@ static const struct {
     { "relay", NEEDS_NOTHING, do_relay },
     { "unrelay", NEEDS_NOTHING, do_unrelay },
     { "test", NEEDS_NOTHING, do_test },
+    { "activity", NEEDS_NOTHING, do_activity },
+    { "name-servers", NEEDS_NOTHING, do_name_servers },
 };
 
 static int run(struct egress *egress, struct message *message) {

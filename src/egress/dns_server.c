@@ -9,6 +9,7 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "egress/activity.h"
 #include "egress/bucket.h"
 #include "egress/datagram.h"
 #include "egress/log.h"
@@ -140,7 +141,7 @@ static void stream_end(struct dns_stream *stream) {
     loop_timer_clear(loop, &stream->timer);
     close_fd(&stream->fd);
     list_remove(&stream->node);
-    stream->box->n_connections--;
+    activity_count(stream->box, false);
     free(stream);
 }
 
@@ -212,7 +213,7 @@ void dns_stream_start(struct box *box, int take_fd) {
     stream->box = box;
     stream->fd = take_fd;
     list_add_tail(&box->dns_streams, &stream->node);
-    box->n_connections++;
+    activity_count(box, true);
     if (turn_add(&box->turn, &stream->source, take_fd, EPOLLIN, on_stream) < 0 ||
         loop_timer_set(
             loop, &stream->timer, clock_now_ns() + STREAM_IDLE_S * 1000 * MS, on_stream_timer) < 0)

@@ -27,6 +27,7 @@
 #include "base/list.h"
 #include "egress/turn.h"
 #include "loop/loop.h"
+#include "net/activity.h"
 #include "net/address.h"
 #include "net/client_hello.h"
 #include "net/http_relay.h"
@@ -81,9 +82,16 @@ struct tally {
     size_t n_hosts, n_refusals;
 };
 
+/* Kinds of events that have a part of the log each. */
+enum log_kind { LOG_NAMES, LOG_REFUSALS, LOG_CONNECTIONS, LOG_REQUESTS, LOG_KINDS };
+
 struct log {
-    int fd; /* -EBADF: none */
-    uint64_t bytes, dropped;
+    int fd, file; /* the engine's, the user's; -EBADF: none */
+    bool is_torn; /* the last line may be cut short */
+    struct log_part {
+        uint64_t bytes, events, dropped;
+        bool is_full; /* a line has told that */
+    } parts[LOG_KINDS];
 };
 
 struct listener {
@@ -101,6 +109,7 @@ struct box {
     char *id;
     struct rules *rules;
     struct names names;
+    struct net_activity *activity; /* or NULL: no slot */
     struct listener *listeners;
     size_t n_listeners;
     struct list connections, flows, dns_streams;
@@ -136,7 +145,8 @@ struct egress {
     struct list boxes, rules, handed;
     struct list inward; /* struct inward_group.node */
     struct resolver *resolver;
-    char *scratch; /* EGRESS_CHUNK bytes, for the running callback alone */
+    struct net_activity *activity; /* NET_ACTIVITY_SLOTS, shared with the engine; or NULL */
+    char *scratch;                 /* EGRESS_CHUNK bytes, for the running callback alone */
     uint64_t n_connections;
 };
 

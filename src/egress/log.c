@@ -11,22 +11,36 @@
 #include "base/fd.h"
 #include "base/utf8.h"
 
-#define LAST_LINE 256u /* room that is kept for it */
+#define LAST_LINES 512u /* room that each part keeps for what tells that it is full */
+
+static const char *const kind_names[LOG_KINDS] = { "names", "refusals", "connections", "requests" };
 
 bool log_wants_requests(const struct box *box) {
     return box->rules->policy->network.log == NET_LOG_REQUESTS;
 }
 
-/* The bytes of the log up to which this kind of event is written. */
-static uint64_t limit_of(const char *event) {
-    if (strcmp(event, "dns") == 0)
-        return LOG_MAX_BYTES / 4;
-    if (strcmp(event, "refused") == 0 || strcmp(event, "http-refused") == 0)
-        return LOG_MAX_BYTES / 2;
-    return LOG_MAX_BYTES - LAST_LINE;
+static bool has_log(const struct box *box) {
+    return box->log.fd >= 0 || box->log.file >= 0;
 }
 
-static void write_line(struct box *box, const char *event, json_t *members, bool is_last) {
+static enum log_kind kind_of(const char *event) {
+    if (strcmp(event, "dns") == 0)
+        return LOG_NAMES;
+    if (strcmp(event, "refused") == 0 || strcmp(event, "http-refused") == 0)
+        return LOG_REFUSALS;
+    return strcmp(event, "http") == 0 || strcmp(event, "injected") == 0 ? LOG_REQUESTS
+                                                                        : LOG_CONNECTIONS;
+}
+
+static int write_to(int fd, bool is_torn, const struct buf *line) {
+    int r = fd >= 0 && is_torn ? fd_write_all(fd, "\n", 1) : 0;
+
+    return fd < 0 || r < 0 ? r : fd_write_all(fd, line->data, line->length);
+}
+
+/* 0, or -errno. -EFBIG: the part is full. */
+static int write_line(
+    struct box *box, struct log_part *part, const char *event, json_t *members, bool is_last) {
     auto_buf struct buf line = BUF_INIT;
     const char *key;
     json_t *value;
@@ -42,45 +56,60 @@ static void write_line(struct box *box, const char *event, json_t *members, bool
     }
     buf_add_text(&line, "}\n");
     if (buf_failed(&line))
-        return;
-    if (!is_last && box->log.bytes + line.length > limit_of(event)) {
-        box->log.dropped++;
-        return;
-    }
-    if (fd_write_all(box->log.fd, line.data, line.length) < 0) {
-        box->log.dropped++; /* a full disk: the next events are tried again */
-        return;
-    }
-    box->log.bytes += line.length;
+        return -ENOMEM;
+    if (part->bytes + line.length > LOG_KIND_BYTES - (is_last ? 0 : LAST_LINES))
+        return -EFBIG;
+    int r = write_to(box->log.fd, box->log.is_torn, &line);
+    if (r == 0)
+        r = write_to(box->log.file, box->log.is_torn, &line);
+    box->log.is_torn = r < 0;
+    part->bytes += r < 0 ? 0 : line.length; /* a full disk: the next events are tried again */
+    return r;
+}
+
+static void tell_full(struct box *box, enum log_kind kind) {
+    struct log_part *part = &box->log.parts[kind];
+    json_t *members = json_pack("{s:s}", "kind", kind_names[kind]);
+
+    part->is_full = true;
+    (void)write_line(box, part, "full", members, true);
+    json_decref(members);
 }
 
 void log_event(struct box *box, const char *event, const char *format, ...) {
+    enum log_kind kind = kind_of(event);
+    struct log_part *part = &box->log.parts[kind];
+    json_t *members = NULL;
     va_list arguments;
+    int r = -EFBIG;
 
-    if (box->log.fd < 0 || box->rules->policy->network.log == NET_LOG_NONE)
+    if (!has_log(box) || box->rules->policy->network.log == NET_LOG_NONE)
         return;
-    if (box->log.bytes >= limit_of(event)) {
-        box->log.dropped++;
-        return;
+    part->events++;
+    if (!part->is_full) {
+        va_start(arguments, format);
+        members = json_vpack_ex(NULL, 0, format, arguments);
+        va_end(arguments);
+        r = members ? write_line(box, part, event, members, false) : -ENOMEM;
     }
-    va_start(arguments, format);
-    json_t *members = json_vpack_ex(NULL, 0, format, arguments);
-    va_end(arguments);
-    if (members)
-        write_line(box, event, members, false);
-    else
-        box->log.dropped++;
+    if (r < 0)
+        part->dropped++;
+    if (r == -EFBIG && !part->is_full)
+        tell_full(box, kind);
     json_decref(members);
 }
 
 void log_done(struct box *box) {
-    if (box->log.fd < 0)
-        return;
-    if (box->log.dropped) {
-        json_t *members = json_pack("{s:I}", "dropped", (json_int_t)box->log.dropped);
+    for (enum log_kind kind = 0; has_log(box) && kind < LOG_KINDS; kind++) {
+        struct log_part *part = &box->log.parts[kind];
 
-        write_line(box, "full", members, true);
+        if (!part->dropped)
+            continue;
+        json_t *members = json_pack("{s:s, s:I, s:I}", "kind", kind_names[kind], "events",
+            (json_int_t)part->events, "dropped", (json_int_t)part->dropped);
+        (void)write_line(box, part, "full", members, true);
         json_decref(members);
     }
     close_fd(&box->log.fd);
+    close_fd(&box->log.file);
 }

@@ -2,11 +2,12 @@
 /*
  * The log of a sandbox's network: one JSON object a line, with a bound.
  *
- * Texts of guests and servers are written as JSON strings of valid UTF-8. Past LOG_MAX_BYTES events
- * are only counted; the last line of a full log says how many.
+ * Texts of guests and servers are written as JSON strings of valid UTF-8.
  *
- * A guest can cause any number of refusals, and must not be able to hide connections behind them.
- * So refused names may fill a quarter of the log, other refusals half, and connections the rest.
+ * A guest can cause any number of events, and must not be able to hide some behind others. So each
+ * kind has a part of LOG_MAX_BYTES of its own: refused names, refusals, connections, requests. Past
+ * that, events of the kind are only counted. A line "full" tells when that begins, and at the end a
+ * line for each such kind tells how many there were in all.
  */
 #ifndef ROLLBOX_EGRESS_LOG_H
 #define ROLLBOX_EGRESS_LOG_H
@@ -14,6 +15,7 @@
 #include "egress/egress.h"
 
 #define LOG_MAX_BYTES (4u << 20)
+#define LOG_KIND_BYTES (LOG_MAX_BYTES / LOG_KINDS)
 
 /* Writes one line; `format` is json_pack's for the members after "t", "box" and "event". */
 void log_event(struct box *box, const char *event, const char *format, ...);

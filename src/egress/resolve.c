@@ -4,19 +4,23 @@
 #include <ares.h>
 #include <errno.h>
 #include <netdb.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/time.h>
 
+#include "base/buf.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
 
-#define MAX_LOOKUPS 1024 /* under way or kept */
+#define MAX_LOOKUPS 1024 /* under way or kept; beyond it each sandbox has FEW */
 #define MAX_OF_OWNER 64  /* under way for one sandbox */
+#define FEW 4            /* which other sandboxes cannot take from it */
 #define MAX_KEPT_S 60
 #define TRY_MS 1300 /* and twice that for the second try: four seconds */
 #define TRIES 2
+#define MAX_SERVERS 3 /* as in resolv.conf(5) */
 #define SECOND 1000000000ll
 
 #define CLASS_IN 1
@@ -34,6 +38,7 @@ struct resolver {
     ares_channel channel;
     struct loop_timer timer;
     struct list sockets, lookups; /* lookups: the latest used at the end */
+    bool is_changing;             /* its servers: lookups under way begin again */
     unsigned n_lookups;
 };
 
@@ -51,6 +56,7 @@ struct lookup {
 };
 
 static void on_timer(struct loop_timer *timer);
+static void on_v4(void *data, int status, int timeouts, unsigned char *answer, int length);
 
 static void set_timer(struct resolver *resolver) {
     struct timeval left, *next = ares_timeout(resolver->channel, NULL, &left);
@@ -109,6 +115,52 @@ static void on_interest(void *data, ares_socket_t fd, int reads, int writes) {
         return;
     }
     list_add_tail(&resolver->sockets, &socket->node);
+}
+
+/* The servers of a resolv.conf as ares_set_servers_csv wants them: "192.0.2.1,[2001:db8::1]". */
+static void list_servers(const char *text, struct buf *to) {
+    unsigned n = 0;
+
+    while (*text && n < MAX_SERVERS) {
+        size_t length = strcspn(text, "\n"), at = strspn(text, " \t");
+        static const char word[] = "nameserver";
+
+        if (strncmp(text + at, word, sizeof word - 1) == 0) {
+            struct address address;
+            char server[ADDRESS_TEXT];
+
+            at += sizeof word - 1;
+            at += strspn(text + at, " \t");
+            size_t end = at + strcspn(text + at, " \t\r\n%#;");
+            snprintf(server, sizeof server, "%.*s", (int)MIN(end - at, (size_t)sizeof server - 1),
+                text + at);
+            if (address_parse(server, &address) == 0) {
+                buf_add_text(to, n++ ? "," : "");
+                buf_printf(to, address_is_v4(&address) ? "%s" : "[%s]", server);
+            }
+        }
+        text += length + (text[length] == '\n');
+    }
+}
+
+void resolver_set_servers(struct resolver *resolver, const char *text) {
+    auto_buf struct buf servers = BUF_INIT;
+
+    list_servers(text, &servers);
+    if (!servers.length || buf_failed(&servers))
+        return; /* those that it has may still answer */
+    /* c-ares changes its servers only while it asks none. */
+    resolver->is_changing = true;
+    ares_cancel(resolver->channel);
+    (void)ares_set_servers_csv(resolver->channel, servers.data);
+    resolver->is_changing = false;
+    list_for_each(node, &resolver->lookups) {
+        struct lookup *lookup = container_of(node, struct lookup, node);
+
+        if (!lookup->is_done)
+            ares_query(resolver->channel, lookup->name, CLASS_IN, TYPE_A, on_v4, lookup);
+    }
+    set_timer(resolver);
 }
 
 int resolver_new(struct loop *loop, struct resolver **ret_resolver) {
@@ -180,6 +232,8 @@ static void on_v6(void *data, int status, int timeouts, unsigned char *answer, i
     int n = EGRESS_ADDRESSES, ttl_s = MAX_KEPT_S;
 
     (void)timeouts;
+    if (status == ARES_ECANCELLED && lookup->resolver->is_changing)
+        return;
     if (status != ARES_SUCCESS ||
         ares_parse_aaaa_reply(answer, length, NULL, found, &n) != ARES_SUCCESS)
         n = 0;
@@ -196,7 +250,7 @@ static void on_v4(void *data, int status, int timeouts, unsigned char *answer, i
     int n = EGRESS_ADDRESSES, ttl_s = MAX_KEPT_S;
 
     (void)timeouts;
-    if (status == ARES_EDESTRUCTION)
+    if (status == ARES_EDESTRUCTION || (status == ARES_ECANCELLED && lookup->resolver->is_changing))
         return;
     if (status != ARES_SUCCESS ||
         ares_parse_a_reply(answer, length, NULL, found, &n) != ARES_SUCCESS)
@@ -255,7 +309,8 @@ int resolve(struct resolver *resolver, const void *owner, const char *name,
             loop_defer(resolver->loop, &lookup->task, notify);
         return 0;
     }
-    if (of_owner >= MAX_OF_OWNER || resolver->n_lookups >= MAX_LOOKUPS || length > NAMES_MAX_LENGTH)
+    if (of_owner >= (resolver->n_lookups < MAX_LOOKUPS ? MAX_OF_OWNER : FEW) ||
+        length > NAMES_MAX_LENGTH)
         return -EAGAIN;
     lookup = calloc(1, sizeof *lookup);
     if (!lookup)

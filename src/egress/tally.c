@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "egress/activity.h"
+
 int tally_start(struct box *box, uint64_t id) {
     if (tally_find(box, id))
         return -EEXIST;
@@ -121,6 +123,7 @@ static void add_refusal(struct tally *tally, const char *name, uint16_t port, en
 
 #define FOR_EACH_TALLY(box, call)                                                                  \
     do {                                                                                           \
+        activity_touch(box);                                                                       \
         struct tally *tally = &(box)->totals;                                                      \
         call;                                                                                      \
         list_for_each(node, &(box)->tallies) {                                                     \

@@ -10,6 +10,7 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "egress/activity.h"
 #include "egress/datagram.h"
 #include "egress/log.h"
 #include "egress/resolve.h"
@@ -60,7 +61,7 @@ static void flow_end(struct udp_flow *flow) {
     resolve_cancel(&flow->waiter);
     close_fd(&flow->fd);
     list_remove(&flow->node);
-    flow->box->n_connections--;
+    activity_count(flow->box, false);
     free(flow->first);
     free(flow);
 }
@@ -221,7 +222,7 @@ static void flow_start(
     if (!flow->name)
         address_text(&datagram->to, flow->literal);
     list_add_tail(&box->flows, &flow->node);
-    box->n_connections++;
+    activity_count(box, true);
     enum net_why why = find_rule(flow);
     if (!why && box->n_connections > rules->max_connections)
         why = NET_WHY_LIMIT_CONNECTIONS;

@@ -14,6 +14,7 @@
 #include "base/cleanup.h"
 #include "base/fd.h"
 #include "base/list.h"
+#include "egress_tls/java_store.h"
 
 #define MAX_ROOTS (16u << 20)
 #define MAX_CONTEXTS 512 /* a few kilobytes each */
@@ -166,11 +167,34 @@ static int read_roots(struct buf *to) {
     return 0; /* a host without roots can still reach hosts with "to" */
 }
 
+/* The file has its name when it is complete. */
+static int replace_file(int directory, const char *name, const struct buf *content) {
+    auto_free char *half = NULL;
+    int result;
+
+    if (asprintf(&half, "%s.%d", name, (int)getpid()) < 0)
+        return -ENOMEM;
+    result = write_file(directory, half, 0644, content->data, content->length);
+    if (result == 0 && renameat(directory, half, directory, name) < 0)
+        result = -errno;
+    if (result < 0)
+        (void)unlinkat(directory, half, 0);
+    return result;
+}
+
+static int write_bundles(int directory, const struct buf *pem) {
+    auto_buf struct buf java = BUF_INIT;
+    int result = java_store_write(pem, &java);
+
+    if (result == 0)
+        result = replace_file(directory, "bundle.jks", &java);
+    return result == 0 ? replace_file(directory, "bundle.pem", pem) : result;
+}
+
 static int write_bundle(int directory) {
     auto_buf struct buf bundle = BUF_INIT, before = BUF_INIT;
     auto_close int certificate = openat(directory, "cert.pem", O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
     auto_close int old = openat(directory, "bundle.pem", O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
-    auto_free char *half = NULL;
     int result = certificate < 0 ? -errno : read_roots(&bundle);
 
     if (result == 0 && bundle.length > 0 && bundle.data[bundle.length - 1] != '\n')
@@ -179,17 +203,11 @@ static int write_bundle(int directory) {
         result = fd_read_all(certificate, MAX_ROOTS, &bundle);
     if (result < 0)
         return result;
-    if (old >= 0 && fd_read_all(old, MAX_ROOTS * 2, &before) == 0 &&
-        before.length == bundle.length && memcmp(before.data, bundle.data, bundle.length) == 0)
+    if (old >= 0 && faccessat(directory, "bundle.jks", F_OK, 0) == 0 &&
+        fd_read_all(old, MAX_ROOTS * 2, &before) == 0 && before.length == bundle.length &&
+        memcmp(before.data, bundle.data, bundle.length) == 0)
         return 0;
-    if (asprintf(&half, "bundle.%d", (int)getpid()) < 0)
-        return -ENOMEM;
-    result = write_file(directory, half, 0644, bundle.data, bundle.length);
-    if (result == 0 && renameat(directory, half, directory, "bundle.pem") < 0)
-        result = -errno;
-    if (result < 0)
-        (void)unlinkat(directory, half, 0);
-    return result;
+    return write_bundles(directory, &bundle);
 }
 
 int ca_make(const char *path) {

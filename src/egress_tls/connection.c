@@ -392,6 +392,12 @@ static bool choose_protocol(struct connection *connection) {
     }
     if (!is_h2)
         return true;
+    /* It would pass unrecorded, or wait for a server that is not there. */
+    if (box_is_taped(connection->box)) {
+        events_add(&connection->gateway->events, &connection->place, "http-refused", NULL, 0,
+            connection->box->recording != NULL ? "replay_miss" : "bad_request");
+        return false;
+    }
     connection->h2 = h2_new(connection);
     return connection->h2 != NULL;
 }

@@ -63,7 +63,7 @@ void tape_request_end(struct tape *tape, struct tls_box *box, const struct event
     if (found == NULL)
         tape->state = TAPE_MISS;
     else
-        replay_continue(&tape->replay, found, 0, 0);
+        replay_continue(&tape->replay, found);
 }
 
 void tape_answer(struct tape *tape, const char *data, size_t length) {

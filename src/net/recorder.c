@@ -163,6 +163,8 @@ void recorder_bytes(
         return;
     if (is_up != exchange->is_up)
         write_waiting(exchange, true);
+    if (!exchange->recorder)
+        return;
     exchange->is_up = is_up;
     buf_add(&exchange->waiting, data, length);
     if (exchange->waiting.length >= LINE_BYTES + exchange->recorder->longest)

@@ -231,28 +231,40 @@ void replay_init(
     *replay = (struct replay){ .recording = recording, .host = host, .port = port };
 }
 
-void replay_continue(struct replay *replay, struct recorded *http, size_t piece, size_t offset) {
-    *replay = (struct replay){ .stream = http, .piece = piece, .offset = offset };
+void replay_continue(struct replay *replay, struct recorded *http) {
+    *replay = (struct replay){ .stream = http };
 }
 
-static const struct recorded_piece *current(const struct replay *replay) {
-    if (!replay->stream || replay->piece >= replay->stream->n_pieces)
-        return NULL;
-    return &replay->stream->pieces[replay->piece];
+/* The guest's next piece, or NULL. */
+static const struct recorded_piece *guest_piece(struct replay *replay) {
+    const struct recorded *stream = replay->stream;
+
+    while (stream && replay->up_piece < stream->n_pieces) {
+        const struct recorded_piece *piece = &stream->pieces[replay->up_piece];
+
+        if (piece->is_up && !piece->is_end && replay->up_offset < piece->length)
+            return piece;
+        replay->up_piece++;
+        replay->up_offset = 0;
+    }
+    return NULL;
 }
 
-static void move(struct replay *replay, size_t length) {
-    const struct recorded_piece *piece = current(replay);
+/* The server's next piece, or its end, or NULL. */
+static const struct recorded_piece *server_piece(struct replay *replay) {
+    const struct recorded *stream = replay->stream;
 
-    replay->offset += length;
-    if (piece->is_up)
-        replay->up += length;
-    else
-        replay->down += length;
-    if (replay->offset == piece->length) {
+    while (stream && replay->piece < stream->n_pieces) {
+        const struct recorded_piece *piece = &stream->pieces[replay->piece];
+
+        if (!piece->is_up && (piece->is_end || replay->offset < piece->length))
+            return piece;
+        replay->needs_up += piece->is_up ? piece->length : 0;
+        replay->needs_end |= piece->is_up && piece->is_end;
         replay->piece++;
         replay->offset = 0;
     }
+    return NULL;
 }
 
 /* How many of the bytes are the guest's at this place. -ENOENT: others are. */
@@ -260,17 +272,17 @@ static long compare(struct replay *replay, const char *data, size_t length) {
     const struct recorded_piece *piece;
     size_t taken = 0;
 
-    while (taken < length && (piece = current(replay)) && piece->is_up && !piece->is_end) {
-        size_t n = MIN(length - taken, piece->length - replay->offset);
+    while (taken < length && (piece = guest_piece(replay))) {
+        size_t n = MIN(length - taken, piece->length - replay->up_offset);
 
-        if (memcmp(piece->data + replay->offset, data + taken, n) != 0)
+        if (memcmp(piece->data + replay->up_offset, data + taken, n) != 0)
             return -ENOENT;
-        move(replay, n);
+        replay->up_offset += n;
+        replay->up += n;
         taken += n;
     }
     /* A guest that says more than it did has left the recording. */
-    piece = current(replay);
-    return taken == 0 && (!piece || piece->is_up) ? -ENOENT : (long)taken;
+    return taken ? (long)taken : -ENOENT;
 }
 
 /* Does the stream begin with the first `limit` bytes of that side of the other one? */
@@ -303,23 +315,24 @@ static bool begins_like(
 }
 
 /* Puts the replay at the place of another stream that both sides have reached. */
-static bool go_to(struct replay *replay, struct recorded *stream) {
-    struct replay there = { replay->recording, stream, replay->host, replay->port, 0, 0, 0, 0 };
+static void go_to(struct replay *replay, struct recorded *stream) {
+    struct replay there = { replay->recording, stream, replay->host, replay->port,
+        replay->guest_has_ended, 0, 0, 0, 0, 0, 0, 0, false };
     const struct recorded_piece *piece;
 
-    while ((piece = current(&there)) && !piece->is_end) {
-        uint64_t left = piece->is_up ? replay->up - there.up : replay->down - there.down;
+    while (there.up < replay->up && (piece = guest_piece(&there))) {
+        size_t n = (size_t)MIN(replay->up - there.up, (uint64_t)piece->length);
 
-        if (left < piece->length) {
-            move(&there, (size_t)left);
-            break;
-        }
-        move(&there, piece->length);
+        there.up += n;
+        there.up_offset = n;
     }
-    if (there.up != replay->up || there.down != replay->down)
-        return false;
+    while (there.down < replay->down && (piece = server_piece(&there)) && !piece->is_end) {
+        size_t n = (size_t)MIN(replay->down - there.down, (uint64_t)piece->length);
+
+        there.down += n;
+        there.offset = n;
+    }
     *replay = there;
-    return true;
 }
 
 static bool may_take(const struct replay *replay, const struct recorded *stream) {
@@ -342,9 +355,10 @@ long replay_guest(struct replay *replay, const char *data, size_t length) {
     for (size_t i = 0; i < before.recording->n; i++) {
         struct recorded *stream = &before.recording->items[i];
 
-        *replay = before;
-        if (!may_take(&before, stream) || !go_to(replay, stream))
+        if (!may_take(&before, stream))
             continue;
+        *replay = before;
+        go_to(replay, stream);
         n = compare(replay, data, length);
         if (n < 0)
             continue;
@@ -357,50 +371,58 @@ long replay_guest(struct replay *replay, const char *data, size_t length) {
     return -ENOENT;
 }
 
-size_t replay_server(struct replay *replay, const char **ret_data) {
-    const struct recorded_piece *piece = current(replay);
-
-    /* A server that speaks first: the next recorded stream of that host. */
-    for (size_t i = 0; !replay->stream && replay->recording && i < replay->recording->n; i++) {
+/* A server that speaks first: the next recorded stream of that host. */
+static void choose_first(struct replay *replay) {
+    for (size_t i = 0; replay->recording && i < replay->recording->n; i++) {
         struct recorded *stream = &replay->recording->items[i];
 
         if (!may_take(replay, stream) || !stream->n_pieces || stream->pieces[0].is_up)
             continue;
         replay->stream = stream;
         stream->is_used = true;
-        piece = current(replay);
+        return;
     }
-    if (!piece || piece->is_up || piece->is_end)
+}
+
+/* The server's next piece, if nothing of the guest's has to come before it. */
+static const struct recorded_piece *due_piece(struct replay *replay) {
+    if (!replay->stream)
+        choose_first(replay);
+    const struct recorded_piece *piece = server_piece(replay);
+
+    if (replay->up < replay->needs_up || (replay->needs_end && !replay->guest_has_ended))
+        return NULL;
+    return piece;
+}
+
+size_t replay_server(struct replay *replay, const char **ret_data) {
+    const struct recorded_piece *piece = due_piece(replay);
+
+    if (!piece || piece->is_end)
         return 0;
     *ret_data = piece->data + replay->offset;
     return piece->length - replay->offset;
 }
 
 void replay_sent(struct replay *replay, size_t length) {
-    move(replay, length);
+    replay->offset += length;
+    replay->down += length;
 }
 
 bool replay_server_ends(struct replay *replay) {
-    const struct recorded_piece *piece = current(replay);
+    const struct recorded_piece *piece = due_piece(replay);
 
-    if (!piece || !piece->is_end || piece->is_up)
+    if (!piece || !piece->is_end)
         return false;
     replay->piece++;
     return true;
 }
 
 bool replay_guest_ends(struct replay *replay) {
-    const struct recorded_piece *piece = current(replay);
-
-    /* It may have ended before or after the server's last bytes: that is a matter of time. */
-    for (size_t i = replay->piece; replay->stream && i < replay->stream->n_pieces; i++)
-        if (replay->stream->pieces[i].is_up && !replay->stream->pieces[i].is_end)
-            return false;
-    if (piece && piece->is_up && piece->is_end)
-        replay->piece++;
-    return true;
+    replay->guest_has_ended = true;
+    return !guest_piece(replay);
 }
 
-bool replay_is_over(const struct replay *replay) {
-    return replay->stream && replay->piece >= replay->stream->n_pieces;
+bool replay_is_over(struct replay *replay) {
+    return replay->stream && !server_piece(replay);
 }

@@ -54,24 +54,32 @@ struct recording *recording_free(struct recording *recording);
 struct recorded *recording_take_http(struct recording *recording, const char *host, uint16_t port,
     const char *method, const char *target, const char *digest);
 
-/* Where the repetition of a stream is. */
+/*
+ * Where the repetition of a stream is. The sides are followed apart, because which of two bytes
+ * was seen first is a matter of time: the guest may say its next bytes at any time, and a byte of
+ * the server comes when the guest has said all that it had said before that byte.
+ */
 struct replay {
     struct recording *recording;
     struct recorded *stream; /* NULL: not chosen yet */
     const char *host;        /* borrowed */
     uint16_t port;
-    size_t piece, offset; /* the place in the stream */
-    uint64_t up, down;    /* bytes so far */
+    bool guest_has_ended;
+    uint64_t up, down;          /* bytes so far */
+    size_t up_piece, up_offset; /* what the guest says next */
+    size_t piece, offset;       /* what the server says next, */
+    uint64_t needs_up;          /* when the guest has said this many bytes, */
+    bool needs_end;             /* and has ended */
 };
 
 void replay_init(
     struct replay *replay, struct recording *recording, const char *host, uint16_t port);
-/* The same in the middle of an exchange that was taken, at its first "up". */
-void replay_continue(struct replay *replay, struct recorded *http, size_t piece, size_t offset);
-/* Gives bytes of the guest. Returns how many were those of the recording, and are consumed; 0: it
- * is the server's turn; -ENOENT: no recorded stream continues with them. */
+/* The same for an exchange that was taken. */
+void replay_continue(struct replay *replay, struct recorded *http);
+/* Gives bytes of the guest. Returns how many were those of the recording, and are consumed;
+ * -ENOENT: no recorded stream continues with them. */
 long replay_guest(struct replay *replay, const char *data, size_t length);
-/* The bytes of the server that come now; 0: it is the guest's turn, or the end. */
+/* The bytes of the server that come now; 0: it waits for the guest, or ends. */
 size_t replay_server(struct replay *replay, const char **ret_data);
 /* That many of them have been sent. */
 void replay_sent(struct replay *replay, size_t length);
@@ -79,7 +87,7 @@ void replay_sent(struct replay *replay, size_t length);
 bool replay_server_ends(struct replay *replay);
 /* The guest has ended its side. False: it had more to say in the recording. */
 bool replay_guest_ends(struct replay *replay);
-/* Nothing of either side is left. */
-bool replay_is_over(const struct replay *replay);
+/* Has the server nothing more to say? */
+bool replay_is_over(struct replay *replay);
 
 #endif

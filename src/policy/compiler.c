@@ -16,6 +16,13 @@ uint32_t compiler_text(struct compiler *c, const char *value) {
     return (uint32_t)at;
 }
 
+uint32_t compiler_bytes(struct compiler *c, const void *data, size_t length) {
+    size_t at = sizeof(struct plan) + c->texts.length;
+
+    buf_add(&c->texts, data, length);
+    return (uint32_t)at;
+}
+
 void compiler_rule(struct compiler *c, const char *path, uint64_t access, uint32_t kind) {
     struct plan_rule r = {
         .access = access & c->plan.landlock_fs, .path = compiler_text(c, path), .kind = kind

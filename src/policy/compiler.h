@@ -16,6 +16,8 @@ struct compiler {
 
 /* A text of the plan: its offset, 0 for NULL. */
 uint32_t compiler_text(struct compiler *c, const char *value);
+/* The same for bytes of any value. */
+uint32_t compiler_bytes(struct compiler *c, const void *data, size_t length);
 
 /* `kind` is an enum plan_rule_kind. Rights that the kernel does not know are left out. */
 void compiler_rule(struct compiler *c, const char *path, uint64_t access, uint32_t kind);

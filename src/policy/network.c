@@ -678,6 +678,10 @@ void key_net_log(struct reader *r, json_t *value) {
         r->policy->network.log = (enum net_log)found;
 }
 
+void key_net_log_file(struct reader *r, json_t *value) {
+    r->policy->network.log_file = read_path(r, value);
+}
+
 void key_net_record(struct reader *r, json_t *value) {
     r->policy->network.record = read_path(r, value);
 }
@@ -819,6 +823,7 @@ void net_rules_done(struct net_rules *rules) {
         free(rules->secrets[i].as);
     }
     free(rules->secrets);
+    free(rules->log_file);
     free(rules->record);
     free(rules->replay);
     *rules = (struct net_rules)NET_RULES_DEFAULT;

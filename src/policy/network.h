@@ -94,7 +94,7 @@ struct net_rules {
     uint64_t max_bytes_per_s;
     uint32_t idle_s; /* 300 */
     enum net_log log;
-    char *record, *replay; /* absolute paths, or NULL */
+    char *log_file, *record, *replay; /* absolute paths, or NULL */
 };
 
 #define NET_RULES_DEFAULT                                                                          \

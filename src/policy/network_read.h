@@ -16,6 +16,7 @@ void key_net_max_download(struct reader *r, json_t *value);
 void key_net_max_rate(struct reader *r, json_t *value);
 void key_net_idle(struct reader *r, json_t *value);
 void key_net_log(struct reader *r, json_t *value);
+void key_net_log_file(struct reader *r, json_t *value);
 void key_net_record(struct reader *r, json_t *value);
 void key_net_replay(struct reader *r, json_t *value);
 void key_publish(struct reader *r, json_t *value); /* publish.c */

@@ -157,14 +157,19 @@ static void writable_place(struct compiler *c, const char *path, const char *bas
     buf_done(&under);
 }
 
-static void add_file(struct compiler *c, const char *path, const char *content, uint32_t mode) {
+static void add_bytes(
+    struct compiler *c, const char *path, const void *content, size_t length, uint32_t mode) {
     struct plan_op op = { .kind = PLAN_OP_FILE,
         .mode = mode,
         .path = compiler_text(c, path),
-        .source = compiler_text(c, content),
-        .value = strlen(content) };
+        .source = compiler_bytes(c, content, length),
+        .value = length };
 
     buf_add(&c->template_ops, &op, sizeof op);
+}
+
+static void add_file(struct compiler *c, const char *path, const char *content, uint32_t mode) {
+    add_bytes(c, path, content, strlen(content), mode);
 }
 
 /* ---- the grants ---- */
@@ -619,6 +624,8 @@ static void add_certificates(struct compiler *c) {
     if (!net_rules_terminate(&c->policy->network) || !c->host->ca_bundle)
         return;
     add_file(c, PLAN_CA_BUNDLE, c->host->ca_bundle, 0444);
+    if (c->host->ca_java)
+        add_bytes(c, PLAN_CA_JAVA, c->host->ca_java, c->host->ca_java_bytes, 0444);
     if (has_etc(c))
         op_add(c, c->host->image ? &c->box_ops : &c->template_ops, PLAN_OP_COVER_IF,
             "/etc/ssl/certs/ca-certificates.crt", PLAN_CA_BUNDLE, READ_ONLY | MOUNT_ATTR_NOEXEC, 0);
@@ -1306,6 +1313,12 @@ static void add_network_variables(const struct policy *policy, struct buf *to) {
     for (size_t i = 0; net_rules_terminate(rules) && i < ARRAY_SIZE(readers); i++) {
         buf_printf(to, "%s=" PLAN_CA_BUNDLE, readers[i]);
         buf_add(to, "", 1);
+    }
+    if (net_rules_terminate(rules)) {
+        static const char java[] = "JAVA_TOOL_OPTIONS=-Djavax.net.ssl.trustStore=" PLAN_CA_JAVA
+                                   " -Djavax.net.ssl.trustStoreType=JKS";
+
+        buf_add(to, java, sizeof java);
     }
     for (size_t i = 0; i < rules->n_secrets; i++)
         if (rules->secrets[i].as) {

@@ -204,6 +204,7 @@ enum plan_flag {
 
 /* Certificates to trust where the gateway ends TLS, in every sandbox that has such a rule. */
 #define PLAN_CA_BUNDLE "/dev/rollbox-ca.pem"
+#define PLAN_CA_JAVA "/dev/rollbox-ca.jks"
 
 struct plan_array {
     uint32_t offset;
@@ -305,6 +306,8 @@ struct plan_host {
     /* Certificates that programs trust where the gateway ends TLS: the host's roots and the store's
      * own, as text. NULL: there are none yet. */
     const char *ca_bundle;
+    const void *ca_java;
+    size_t ca_java_bytes;
     const bool *proc_exists; /* parallel to plan_proc_masked: does the host have it? */
 };
 

@@ -638,7 +638,8 @@ static void key_isolation(struct reader *r, json_t *value) {
     X(python) X(env) X(clean_env) X(user) X(users) X(hostname) X(max_memory) X(max_processes) \
     X(max_cpu) X(max_disk) X(disk_at) X(max_open_files) X(max_output) X(timeout) X(net) \
     X(net_allow_hosts) X(net_allow) X(net_secrets) X(net_max_connections) X(net_max_requests) \
-    X(net_max_upload) X(net_max_download) X(net_max_rate) X(net_idle) X(net_log) X(net_record) \
+    X(net_max_upload) X(net_max_download) X(net_max_rate) X(net_idle) X(net_log) \
+    X(net_log_file) X(net_record) \
     X(net_replay) X(publish) X(random_seed) X(time_start) X(time_mode) X(serial) X(isolation)
 /* clang-format on */
 

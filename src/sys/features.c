@@ -27,6 +27,7 @@
 
 #include "base/cleanup.h"
 #include "sys/cgroup.h"
+#include "sys/nft_probe.h"
 #include "sys/proc.h"
 #include "sys/syscalls.h"
 
@@ -408,6 +409,10 @@ static bool try_netns(void) {
     return enter_namespaces(CLONE_NEWNET);
 }
 
+static bool try_nft_tproxy(void) {
+    return enter_namespaces(CLONE_NEWNET) && nft_probe();
+}
+
 static bool try_timens(void) {
     return enter_namespaces(CLONE_NEWTIME) &&
            write_text("/proc/self/timens_offsets", "boottime 10 0\n");
@@ -550,6 +555,7 @@ static const struct probe {
     { FEATURE_IPCNS, try_ipcns },
     { FEATURE_UTSNS, try_utsns },
     { FEATURE_NETNS, try_netns },
+    { FEATURE_NFT_TPROXY, try_nft_tproxy },
     { FEATURE_TIMENS, try_timens },
     { FEATURE_CGROUPNS, try_cgroupns },
     { FEATURE_OVERLAY_USERXATTR, try_overlay_userxattr },

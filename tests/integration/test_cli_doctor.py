@@ -74,3 +74,12 @@ def test_doctor_names_the_feature_a_key_needs(caller, key):
 def test_colours_on_a_terminal_only(cli):
     assert b"\033[3" in shown(functools.partial(cli.start, "doctor", env={}))
     assert b"\033[" not in shown(functools.partial(cli.start, "doctor", env={"NO_COLOR": "1"}))
+
+
+@pytest.mark.parametrize("mask", ["", "-nft_tproxy"])
+def test_doctor_and_run_agree_about_egress(caller, mask):
+    env = caller.environment(ROLLBOX_KFEAT=",".join(filter(None, [os.environ.get("ROLLBOX_KFEAT", ""), mask])))
+    told = json.loads(caller.rollbox("doctor", "--json", env=env).stdout)["egress"]
+    result = caller.run("--allow", "a.test", "--", "true", env=env)
+    assert told == (result.network["mode"] if result.outcome == "exit" else "none")
+    assert mask == "" or told != "tproxy"

@@ -4,11 +4,15 @@
 import base64
 import contextlib
 import json
+import os
+import signal
 import socket
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from harness import caller  # noqa: F401
+from engines import engine  # noqa: F401
+from harness import DEADLINE, caller, until  # noqa: F401
 
 TOKEN = "s3cret-" + "value-0123456789"
 
@@ -20,6 +24,7 @@ class Web:
         self.socket = socket.create_server(("127.0.0.1", 0))
         self.address = f"127.0.0.1:{self.socket.getsockname()[1]}"
         self.n_requests = self.n_connections = 0
+        self.in_half, self.goes_on = threading.Semaphore(0), threading.Event()
         self.threads = [threading.Thread(target=self.accept, daemon=True)]
         self.threads[0].start()
 
@@ -50,6 +55,11 @@ class Web:
                 elif b"closing" in line:
                     file.write(b"HTTP/1.1 200 OK\r\n\r\n" + text)
                     return
+                elif b"half" in line:
+                    file.write(b"HTTP/1.1 200 OK\r\nContent-Length: 3000000\r\n\r\n" + bytes(1500000))
+                    file.flush()
+                    self.in_half.release()
+                    self.goes_on.wait()
                 elif b"large" in line:
                     file.write(b"HTTP/1.1 200 OK\r\nContent-Length: 3000000\r\n\r\n" + bytes(range(250)) * 12000)
                 else:
@@ -57,6 +67,7 @@ class Web:
                 file.flush()
 
     def close(self):
+        self.goes_on.set()
         with contextlib.suppress(OSError):
             self.socket.shutdown(socket.SHUT_RDWR)
         self.socket.close()
@@ -269,3 +280,55 @@ for word in (b"one\\n", b"two\\n"):
     listener.close()
     second = run(caller, path, code, "--net-replay", str(file))
     assert second.stdout == first.stdout, (second.raw, file.read_text())
+
+
+def decrypters(engine):
+    found = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError), open(f"/proc/{pid}/stat") as file:
+            name, rest = file.read().split("(", 1)[1].rsplit(")", 1)
+            if name == "rollbox-egress-" and rest.split()[0] != "Z" and int(rest.split()[1]) == engine.process.pid:
+                found.append(int(pid))
+    return found
+
+
+def test_a_gateway_that_is_killed_while_it_records_leaves_a_recording(engine, web):
+    who, file = engine.who, engine.who.directory(0o755) / "episode.jsonl"
+    path = policy(who, [rule(web)], net_record=str(file))
+
+    def call(verb, *arguments):
+        return who.rollbox(verb, "--socket", engine.path, *arguments)
+
+    assert call("create", "--name", "killed", "--policy", path).returncode == 0
+    fetch = 'import sys, urllib.request; print(len(urllib.request.urlopen("https://api.example.org/" + sys.argv[1], None, 20).read()))'
+    done = call("exec", "killed", "--", "python3", "-c", fetch, "whole")
+    assert done.returncode == 0, done.stderr
+    with ThreadPoolExecutor(1) as pool:
+        half = pool.submit(call, "exec", "killed", "--", "python3", "-c", fetch, "half")
+        web.in_half.acquire(timeout=DEADLINE)
+        for pid in decrypters(engine):
+            os.kill(pid, signal.SIGKILL)
+        assert half.result().returncode != 0  # a part is not taken for the whole
+    until(lambda: call("exec", "killed", "--", "python3", "-c", fetch, "after").returncode == 0)
+    call("rm", "killed")
+    again = policy(who, [rule(web)], net_replay=str(file))
+    for name, works in (("whole", True), ("after", True), ("half", False)):
+        result = run(who, again, fetch.replace("sys.argv[1]", repr(name)))
+        assert (result.exit_code == 0) == works, (name, result.raw)
+
+
+def test_clients_of_http2_alone_are_refused_by_name(caller, web):
+    file = caller.directory(0o755) / "episode.jsonl"
+    path = policy(caller, [rule(web)])
+    code = """
+import socket, ssl
+context = ssl.create_default_context()
+context.set_alpn_protocols(["h2"])
+try:
+    context.wrap_socket(socket.create_connection(("api.example.org", 443), 20), server_hostname="api.example.org")
+except OSError:
+    print("refused")
+"""
+    for option, why in (("--net-record", "bad_request"), ("--net-replay", "replay_miss")):
+        result = run(caller, path, code, option, str(file))
+        assert result.stdout == "refused\n" and [row["why"] for row in result.network["refusals"]] == [why], result.raw

@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "egress/log.h"
 
+#include <errno.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "base/cleanup.h"
 #include "base/fd.h"
 #include "test.h"
 
@@ -14,7 +17,9 @@ static struct rules rules = { .policy = &policy };
 static struct box box_with_log(int *ret_file) {
     *ret_file = memfd_create("log", MFD_CLOEXEC);
     ASSERT_TRUE(*ret_file >= 0);
-    return (struct box){ .id = (char *)"a\"b", .rules = &rules, .log.fd = dup(*ret_file) };
+    return (struct box){
+        .id = (char *)"a\"b", .rules = &rules, .log = { .fd = dup(*ret_file), .file = -EBADF }
+    };
 }
 
 TEST(events_are_lines_of_json) {
@@ -30,23 +35,40 @@ TEST(events_are_lines_of_json) {
     ASSERT_EQ(box.log.fd < 0, true);
 }
 
-TEST(refusals_cannot_push_connections_out) {
+static const struct {
+    const char *event;
+    enum log_kind kind;
+} kinds[] = { { "dns", LOG_NAMES }, { "refused", LOG_REFUSALS }, { "connect", LOG_CONNECTIONS },
+    { "http", LOG_REQUESTS } };
+
+/* Fills the log with events of one kind; one of each other kind is in it then. */
+static void fill_with(size_t filling) {
     auto_buf struct buf text = BUF_INIT;
     int file;
     struct box box = box_with_log(&file);
 
-    for (int i = 0; i < 60000; i++)
-        log_event(&box, "dns", "{s:s}", "host", "some.name.that.is.not.allowed.test");
-    ASSERT_LE(box.log.bytes, LOG_MAX_BYTES / 4);
-    for (int i = 0; i < 60000; i++)
-        log_event(&box, "refused", "{s:s, s:i}", "host", "other.test", "port", 443);
-    ASSERT_LE(box.log.bytes, LOG_MAX_BYTES / 2);
-    ASSERT_GT(box.log.dropped, 0);
-    log_event(&box, "connect", "{s:s}", "host", "allowed.test");
+    for (int i = 0; i < 30000; i++)
+        log_event(
+            &box, kinds[filling].event, "{s:s, s:i}", "host", "many.a.long.name.test", "port", 443);
+    ASSERT_GT(box.log.parts[kinds[filling].kind].dropped, 0);
+    for (size_t i = 0; i < ARRAY_SIZE(kinds); i++)
+        log_event(&box, kinds[i].event, "{s:s}", "host", "last.test");
     log_done(&box);
     ASSERT_OK(fd_read_again(file, LOG_MAX_BYTES, &text));
-    ASSERT_STR_CONTAINS(text.data, "\"event\":\"connect\",\"host\":\"allowed.test\"}\n");
-    ASSERT_STR_CONTAINS(text.data, "\"event\":\"full\",\"dropped\":");
+    for (size_t i = 0; i < ARRAY_SIZE(kinds); i++) {
+        char line[80];
+
+        snprintf(line, sizeof line, "\"event\":\"%s\",\"host\":\"last.test\"}\n", kinds[i].event);
+        if (i != filling)
+            ASSERT_STR_CONTAINS(text.data, line);
+    }
+    ASSERT_STR_CONTAINS(text.data, "\"event\":\"full\",\"kind\":\"");
+    ASSERT_STR_CONTAINS(text.data, "\"events\":30001,\"dropped\":");
+}
+
+TEST(no_kind_of_event_pushes_another_out) {
+    for (size_t i = 0; i < ARRAY_SIZE(kinds); i++)
+        fill_with(i);
 }
 
 TEST(full_log_stays_within_its_bound) {

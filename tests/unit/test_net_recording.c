@@ -160,3 +160,44 @@ TEST(other_files_are_no_recordings) {
     ASSERT_ERR(recording_read("", 0, &recording), -EBADMSG);
     ASSERT_ERR(recording_read("{\"rollbox_recording\":2}\n", 24, &recording), -EBADMSG);
 }
+
+static const char timing[] = RECORDING_FIRST_LINE
+    "{\"id\":\"a\",\"begin\":\"stream\",\"host\":\"d\",\"port\":1}\n" /* one, hello, two, bye */
+    "{\"id\":\"a\",\"up\":\"b25l\"}\n{\"id\":\"a\",\"down\":\"aGVsbG8=\"}\n"
+    "{\"id\":\"a\",\"up\":\"dHdv\"}\n{\"id\":\"a\",\"down\":\"Ynll\"}\n"
+    "{\"id\":\"a\",\"down_end\":true}\n{\"id\":\"a\",\"end\":true}\n"
+    "{\"id\":\"b\",\"begin\":\"stream\",\"host\":\"d\",\"port\":1}\n" /* hello, six */
+    "{\"id\":\"b\",\"down\":\"aGVsbG8=\"}\n{\"id\":\"b\",\"up\":\"c2l4\"}\n"
+    "{\"id\":\"b\",\"end\":true}\n";
+
+static void expect_server(struct replay *replay, const char *want) {
+    const char *data = "";
+    size_t n = replay_server(replay, &data);
+
+    ASSERT_MEM_EQ(data, n, want, strlen(want));
+    replay_sent(replay, n);
+}
+
+TEST(which_side_spoke_first_does_not_matter) {
+    struct recording *recording = NULL;
+    struct replay replay;
+
+    ASSERT_OK(recording_read(timing, sizeof timing - 1, &recording));
+    replay_init(&replay, recording, "d", 1);
+    /* The second stream began with its server, the first with its guest. */
+    expect_server(&replay, "hello");
+    ASSERT_EQ(replay_guest(&replay, "one", 3), 3);
+    expect_server(&replay, "");
+    ASSERT_EQ(replay_guest(&replay, "tw", 2), 2);
+    expect_server(&replay, "");
+    ASSERT_EQ(replay_guest(&replay, "o", 1), 1);
+    expect_server(&replay, "bye");
+    ASSERT_TRUE(replay_server_ends(&replay));
+    ASSERT_TRUE(replay_is_over(&replay));
+    ASSERT_ERR(replay_guest(&replay, "x", 1), -ENOENT);
+    /* The other stream is free again, and its guest is ahead of the server. */
+    replay_init(&replay, recording, "d", 1);
+    ASSERT_EQ(replay_guest(&replay, "six", 3), 3);
+    expect_server(&replay, "hello");
+    recording_free(recording);
+}

@@ -51,6 +51,7 @@ _KEYS = _PATH_LISTS + (
     "net_max_rate",
     "net_idle",
     "net_log",
+    "net_log_file",
     "net_record",
     "net_replay",
     "publish",
@@ -95,7 +96,7 @@ def _json_value(key: str, value: object) -> object:
         return [_path(f"{key}[{i}]", item) for i, item in enumerate(_list(key, value))]
     if key in ("net_allow_hosts", "net_allow", "publish"):
         return _list(key, value)
-    if key in ("image", "cwd", "python", "net_record", "net_replay"):
+    if key in ("image", "cwd", "python", "net_log_file", "net_record", "net_replay"):
         return _path(key, value)
     if key == "env":
         if not isinstance(value, Mapping):
@@ -154,6 +155,7 @@ class Policy:
         net_max_rate: Bytes a second in both directions together, or text.
         net_idle: Seconds without a byte after which a connection is closed (300).
         net_log: "connections", "requests" or "none": what the network log has a line for.
+        net_log_file: A file to which the network log is appended as well.
         net_record: A file in which exchanges with hosts are recorded.
         net_replay: Such a file to answer from, without any network.
         publish: Ports of a session that can be reached from the host: 8080 (any free port of
@@ -215,6 +217,7 @@ class Policy:
         net_max_rate: Optional[Size] = None,
         net_idle: Optional[int] = None,
         net_log: Optional[str] = None,
+        net_log_file: Optional[PathLike] = None,
         net_record: Optional[PathLike] = None,
         net_replay: Optional[PathLike] = None,
         publish: Optional[Iterable[Union[int, str]]] = None,

@@ -42,6 +42,8 @@ struct run_pipe {
 struct run_counts {
     uint64_t read_bytes, written_bytes;
     uint64_t stream; /* of random numbers */
+    uint64_t tally;  /* of the network gateway; 0: it has not been asked for */
+    char *network;   /* the tally's JSON, where it is known at once; or NULL */
 };
 
 /* How a command of a session ends, which shares its box with others: exec.c. */

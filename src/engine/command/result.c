@@ -325,13 +325,15 @@ void result_send(struct run *run) {
     wire_add_u64(&message, TAG_PROCESSES_PEAK, run->processes_peak);
     if (run->profile)
         wire_add_text(&message, TAG_ISOLATION, run->profile->isolation);
+    const uint64_t tally = gateway_run_ends(run);
+    if (run->counts.network)
+        wire_add_text(&message, TAG_NETWORK, run->counts.network);
     const size_t bytes = message.length + run->outputs[0].total + run->outputs[1].total;
     if (run->outcome == ROLLBOX_OUTCOME_ERROR)
         add_error(&message, &run->error);
     else /* infrastructure failures are not kept: a retry of one is meant to try again */
         keep_result(
             run->engine, run->operation, run->operation_length, &message, bytes, fds, n_fds);
-    const uint64_t tally = gateway_run_ends(run);
     if (tally && hold_result(run, tally, &message, fds, n_fds, bytes))
         return;
     list_for_each(node, &run->waiters) {

@@ -48,6 +48,7 @@
 #include "engine/session/op.h"
 #include "engine/box/disk_upper.h"
 #include "engine/ops/publish.h"
+#include "engine/record/network_step.h"
 #include "sys/cgroup.h"
 #include "sys/limits.h"
 #include "sys/proc.h"
@@ -302,6 +303,12 @@ static void make_room(struct engine *engine) {
     (void)tracking_make_room(engine);
 }
 
+/* A step of a record is written before anybody has the result. */
+static void on_tally(uint64_t tally, const char *network) {
+    network_step_tally(tally, network);
+    result_tally(tally, network);
+}
+
 static int start_engine(struct engine *engine, const struct serve_options *options) {
     struct list *lists[] = { &engine->clients, &engine->profiles, &engine->boxes, &engine->runs,
         &engine->turns, &engine->finished, &engine->sessions, &engine->streams, &engine->drains,
@@ -353,7 +360,7 @@ static int start_engine(struct engine *engine, const struct serve_options *optio
     if (engine->features.mask_problem[0])
         return serve_complain("ROLLBOX_KFEAT", engine->features.mask_problem);
     r = loop_new(&engine->loop);
-    gateway_on_tally(result_tally);
+    gateway_on_tally(on_tally);
     if (r == 0)
         r = open_signals(engine, &ignored);
     if (r == -ENOSPC)

@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
@@ -18,6 +19,7 @@
 #include "engine/box/profile.h"
 #include "engine/command/command.h"
 #include "engine/core/context.h"
+#include "engine/network/gateway_activity.h"
 #include "engine/network/gateway_process.h"
 #include "engine/network/gateway_tape.h"
 #include "engine/network/gateway_tls.h"
@@ -25,8 +27,10 @@
 #include "engine/session/session.h"
 #include "engine/files/layer_chain.h"
 
-#define INLINE_POLICY (32u << 10) /* bytes: a longer text goes in a memory file */
-#define LOG_BYTES (8u << 20)      /* of a session's log; the gateway writes half of that */
+#define INLINE_TEXT (32u << 10) /* bytes: a longer text goes in a memory file */
+#define NAME_SERVERS "/etc/resolv.conf"
+#define MAX_NAME_SERVERS (64u << 10)
+#define LOG_BYTES (8u << 20) /* of a session's log; the gateway writes half of that */
 #define MAX_NAMES 16384
 /* A program that ends at once is not started again and again for the sandboxes that there are. */
 #define LIFE_NS 1000000000ll
@@ -36,6 +40,7 @@ struct tally {
     struct list node; /* gateway_box->tallies */
     const struct run *run;
     uint64_t number;
+    uint64_t turns;     /* of the box' activity, when it began */
     bool is_ending;     /* the gateway has been asked for it */
     bool is_incomplete; /* a gateway that died knew the rest */
 };
@@ -53,6 +58,7 @@ struct gateway_box {
     pid_t decrypter; /* the rollbox-egress-tls that has it; 0: none */
     bool is_closed;  /* its box is gone; results wait for their tallies */
     int log;         /* -EBADF: none */
+    int slot;        /* of gateway->activity; -1: none */
     struct gateway_tape tape;
     struct list tallies;
     size_t n;
@@ -70,10 +76,13 @@ struct session_network {
 struct gateway {
     struct engine *engine;
     struct gateway_process egress, tls;
+    struct gateway_activity activity;
     struct list boxes, sessions;
     struct list by_box[256]; /* struct gateway_box.in_hash */
     struct loop_timer restart;
+    struct loop_task starting;
     int64_t started_ns;
+    struct stat name_servers; /* of the file, as the gateway knows it */
     uint64_t next_tally, next_id, n_restarts;
     unsigned n_boxes, n_holds;
 };
@@ -113,20 +122,34 @@ static char *rules_of(const struct gateway_box *b) {
     return b->text ? strdup(b->text) : net_rules_text(b->box->profile->policy);
 }
 
-/* Adds the rules to a message: as text, or the descriptor of a memory file with it. */
-static int add_rules(const struct gateway_box *b, json_t *message, int *ret_fd) {
-    auto_free char *text = rules_of(b);
+/* Adds a member to a message; of a long `text`, that there is a memory file with it. */
+static int add_member(
+    json_t *message, const char *key, const char *text, json_t *take_value, int *ret_fd) {
+    auto_free char *flag = NULL;
 
     *ret_fd = -EBADF;
-    if (!text)
-        return -ENOMEM;
-    if (strlen(text) <= INLINE_POLICY)
-        return json_object_set_new(message, "policy", json_string(text)) < 0 ? -ENOMEM : 0;
-    int fd = fd_memory_file("rollbox-rules", text, strlen(text));
+    if (!text || strlen(text) <= INLINE_TEXT)
+        return text && json_object_set_new(message, key, take_value) == 0 ? 0 : -ENOMEM;
+    json_decref(take_value);
+    int fd = fd_memory_file("rollbox-text", text, strlen(text));
     if (fd < 0)
         return fd;
     *ret_fd = fd;
-    return json_object_set_new(message, "policy_fd", json_true()) < 0 ? -ENOMEM : 0;
+    return asprintf(&flag, "%s_fd", key) < 0 || json_object_set_new(message, flag, json_true()) < 0
+               ? -ENOMEM
+               : 0;
+}
+
+static int add_rules(const struct gateway_box *b, json_t *message, int *ret_fd) {
+    auto_free char *text = rules_of(b);
+
+    return add_member(message, "policy", text, text ? json_string(text) : NULL, ret_fd);
+}
+
+static int add_names(const struct gateway_box *b, json_t *message, int *ret_fd) {
+    auto_free char *text = json_dumps(b->names, JSON_COMPACT);
+
+    return add_member(message, "names", text, json_incref(b->names), ret_fd);
 }
 
 static int send_tally(struct gateway_box *b, const char *what, uint64_t number) {
@@ -171,26 +194,34 @@ static int open_tls(struct gateway_box *b) {
 }
 
 static int send_open(struct gateway_box *b) {
-    json_t *message = json_pack("{s:s, s:s, s:s, s:O, s:b, s:b, s:b}", "do", "open", "box", b->id,
-        "mode", b->is_transparent ? "tproxy" : "ports", "names", b->names, "log", b->log >= 0,
-        "record", b->tape.record >= 0, "replay", b->tape.replay >= 0);
-    auto_close int rules = -EBADF;
-    auto_free int *fds = malloc((b->n + 4) * sizeof *fds);
+    json_t *message = json_pack("{s:s, s:s, s:s, s:b, s:b, s:b, s:b}", "do", "open", "box", b->id,
+        "mode", b->is_transparent ? "tproxy" : "ports", "log", b->log >= 0, "log_file",
+        b->tape.log >= 0, "record", b->tape.record >= 0, "replay", b->tape.replay >= 0);
+    auto_close int rules = -EBADF, names = -EBADF;
+    auto_free int *fds = malloc((b->n + 6) * sizeof *fds);
     size_t n = 0;
     int r = message && fds ? add_rules(b, message, &rules) : -ENOMEM;
 
+    if (r == 0)
+        r = add_names(b, message, &names);
     if (r == 0)
         r = open_tls(b);
     if (r < 0) {
         json_decref(message);
         return r;
     }
+    if (b->slot >= 0)
+        (void)json_object_set_new(message, "slot", json_integer(b->slot));
     if (rules >= 0)
         fds[n++] = rules;
+    if (names >= 0)
+        fds[n++] = names;
     memcpy(fds + n, b->fds, b->n * sizeof *fds);
     n += b->n;
     if (b->log >= 0)
         fds[n++] = b->log;
+    if (b->tape.log >= 0)
+        fds[n++] = b->tape.log;
     if (b->tape.record >= 0)
         fds[n++] = b->tape.record;
     if (b->tape.replay >= 0)
@@ -205,6 +236,26 @@ static int send_open(struct gateway_box *b) {
             r = send_tally(b, "end", tally->number);
     }
     return r;
+}
+
+/* The gateway cannot open the file: the host's resolvers may change while it runs. */
+static void watch_name_servers(struct gateway *gateway) {
+    const struct stat *old = &gateway->name_servers;
+    auto_buf struct buf text = BUF_INIT;
+    struct stat new;
+
+    if (!gateway->egress.pid || stat(NAME_SERVERS, &new) < 0)
+        return;
+    if (new.st_ino == old->st_ino &&new.st_size == old->st_size &&new.st_mtim.tv_sec ==
+        old->st_mtim.tv_sec &&new.st_mtim.tv_nsec == old->st_mtim.tv_nsec)
+        return;
+    gateway->name_servers = new;
+    if (fd_read_file(NAME_SERVERS, MAX_NAME_SERVERS, &text) < 0 || !text.length)
+        return;
+    json_t *content = json_stringn(text.data, text.length);
+    if (content) /* valid UTF-8 */
+        (void)gateway_process_send(&gateway->egress,
+            json_pack("{s:s, s:o}", "do", "name-servers", "resolv_conf", content), NULL, 0);
 }
 
 /* ---- the programs ---- */
@@ -222,10 +273,16 @@ static int start(struct gateway *gateway) {
     if (gateway->egress.pid)
         return 0;
     loop_timer_clear(gateway->engine->loop, &gateway->restart);
+    if (stat(NAME_SERVERS, &gateway->name_servers) < 0)
+        gateway->name_servers = (struct stat){ 0 };
     int r = gateway_process_start(&gateway->egress);
     if (r < 0)
         return r;
     gateway->started_ns = clock_now_ns();
+    gateway_activity_reset(&gateway->activity);
+    if (gateway->activity.fd >= 0)
+        r = gateway_process_send(
+            &gateway->egress, json_pack("{s:s}", "do", "activity"), &gateway->activity.fd, 1);
     list_for_each(node, &gateway->boxes) {
         struct gateway_box *b = container_of(node, struct gateway_box, node);
 
@@ -237,10 +294,23 @@ static int start(struct gateway *gateway) {
     return r;
 }
 
+/* Sandboxes whose rollbox-egress-tls has ended get another one. 0 or -errno. */
+static int reopen_tls(struct gateway *gateway) {
+    int r = 0;
+
+    list_for_each(node, &gateway->boxes) {
+        struct gateway_box *b = container_of(node, struct gateway_box, node);
+
+        if (r == 0 && !b->is_closed && !b->decrypter)
+            r = open_tls(b);
+    }
+    return r;
+}
+
 static void on_restart(struct loop_timer *timer) {
     struct gateway *gateway = container_of(timer, struct gateway, restart);
 
-    if (gateway->n_boxes && start(gateway) < 0)
+    if (gateway->n_boxes && (start(gateway) < 0 || reopen_tls(gateway) < 0))
         restart_later(gateway);
 }
 
@@ -296,12 +366,12 @@ static void on_tls_end(struct gateway_process *process) {
     list_for_each(node, &gateway->boxes) {
         struct gateway_box *b = container_of(node, struct gateway_box, node);
 
-        if (!b->decrypter || b->is_closed)
-            continue;
         b->decrypter = 0;
-        if (lived && gateway->egress.pid)
-            (void)open_tls(b);
     }
+    if (!gateway->egress.pid)
+        return; /* both are started together */
+    if (!lived || reopen_tls(gateway) < 0)
+        restart_later(gateway);
 }
 
 static void on_egress_end(struct gateway_process *process) {
@@ -417,8 +487,10 @@ static struct gateway *get_gateway(struct engine *engine) {
     gateway->engine = engine;
     list_init(&gateway->boxes);
     list_init(&gateway->sessions);
+    list_init(&gateway->starting.node);
     for (size_t i = 0; i < ARRAY_SIZE(gateway->by_box); i++)
         list_init(&gateway->by_box[i]);
+    gateway_activity_init(&gateway->activity);
     gateway_process_init(&gateway->egress, engine, "rollbox-egress");
     gateway_process_init(&gateway->tls, engine, "rollbox-egress-tls");
     gateway->egress.on_message = on_egress_message;
@@ -480,6 +552,7 @@ int gateway_box_new(struct box *box, bool is_transparent, int *fds, size_t n) {
     b->box = box;
     b->is_transparent = is_transparent;
     b->log = -EBADF;
+    b->slot = -1;
     b->tape = GATEWAY_TAPE_NONE;
     list_init(&b->node);
     list_init(&b->in_hash);
@@ -513,13 +586,15 @@ void gateway_box_free(struct box *box) {
             &b->gateway->egress, json_pack("{s:s, s:s}", "do", "close", "box", b->id), NULL, 0);
     if (b->decrypter)
         (void)gateway_tls_close(&b->gateway->tls, b->id);
+    gateway_activity_release(&b->gateway->activity, b->slot);
+    b->slot = -1;
     forget_if_done(b);
 }
 
 unsigned gateway_box_files(const struct box *box) {
     const struct gateway_box *b = of_box(box);
 
-    return b ? (unsigned)b->n + (b->log >= 0) + (b->tape.record >= 0) + (b->tape.replay >= 0) : 0;
+    return b ? (unsigned)b->n + (b->log >= 0) + gateway_tape_files(&b->tape) : 0;
 }
 
 /* No id is used twice: the two gateways hear of a sandbox over sockets of their own, so one may
@@ -527,8 +602,11 @@ unsigned gateway_box_files(const struct box *box) {
 static void choose_id(struct gateway_box *b, const struct session *session) {
     struct gateway *gateway = b->gateway;
 
-    snprintf(
-        b->id, sizeof b->id, "%s~%" PRIu64, session ? session->name : "run", ++gateway->next_id);
+    gateway->next_id++;
+    if (session)
+        snprintf(b->id, sizeof b->id, "%s~%" PRIu64, session->name, gateway->next_id);
+    else
+        snprintf(b->id, sizeof b->id, "run-%" PRIu64, gateway->next_id);
 }
 
 static struct session_network *find_network(const struct session *session) {
@@ -583,18 +661,39 @@ void gateway_forget_session(const struct session *session) {
         network_free(network);
 }
 
-int gateway_prepare(const struct profile *profile, struct rollbox_error *error) {
-    if (!(profile->plan->flags & PLAN_NET_ALLOW))
-        return 0;
-    int r = gateway_tape_check(&profile->policy->network, error);
-    if (r < 0)
-        return r;
-    struct gateway *gateway = get_gateway(profile->engine);
-    r = gateway ? start(gateway) : -ENOMEM;
+/* 0, or -errno and the error. */
+static int check_start(int r, struct rollbox_error *error) {
     return r < 0 ? error_set(error, error_code_of(-r, ROLLBOX_ERR_SETUP_FAILED), -r, "setup",
                        "net allow: rollbox-egress cannot be started: %s%s", strerror(-r),
                        r == -ENOENT ? " (it is installed beside rollbox-engine)" : "")
                  : 0;
+}
+
+static void on_start(struct loop_task *task) {
+    (void)start(container_of(task, struct gateway, starting)); /* gateway_use tells of a failure */
+}
+
+/* The sandbox is made while the program starts: nobody waits for that. */
+static int start_soon(struct engine *engine) {
+    struct gateway *gateway = get_gateway(engine);
+
+    if (!gateway)
+        return -ENOMEM;
+    if (gateway->egress.pid)
+        return 0;
+    auto_free char *path = spawn_find_program(NULL, gateway->egress.program);
+    if (!path || access(path, X_OK) < 0)
+        return path ? -ENOENT : -ENOMEM;
+    loop_defer(engine->loop, &gateway->starting, on_start);
+    return 0;
+}
+
+int gateway_prepare(const struct profile *profile, struct rollbox_error *error) {
+    if (!(profile->plan->flags & PLAN_NET_ALLOW))
+        return 0;
+    int r = gateway_tape_check(&profile->policy->network, error);
+
+    return r < 0 ? r : check_start(start_soon(profile->engine), error);
 }
 
 static void begin_tallies(struct box *box, struct run *of_box, const struct session *session) {
@@ -622,7 +721,7 @@ int gateway_use(
         return 0;
     struct gateway *gateway = b->gateway;
 
-    int r = gateway_prepare(box->profile, error);
+    int r = check_start(start(gateway), error);
     if (r == 0)
         r = gateway_tape_open(&box->profile->policy->network, &b->tape, error);
     if (r < 0)
@@ -636,7 +735,12 @@ int gateway_use(
         return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "setup", "out of memory");
     if (session && box->profile->policy->network.log != NET_LOG_NONE)
         b->log = open_log(session);
+    watch_name_servers(gateway);
     b->is_registered = true;
+    b->slot = gateway_activity_take(&gateway->activity);
+    list_for_each(node, &b->tallies)
+        container_of(node, struct tally, node)->turns =
+            gateway_activity_turns(&gateway->activity, b->slot);
     list_add_tail(&gateway->boxes, &b->node);
     gateway->n_boxes++;
     r = b->names ? send_open(b) : -ENOMEM;
@@ -665,16 +769,40 @@ void gateway_run_begins(struct run *run, const struct box *box) {
     tally->run = run;
     tally->number = ++b->gateway->next_tally;
     list_add_tail(&b->tallies, &tally->node);
-    if (b->is_registered)
-        (void)send_tally(b, "start", tally->number);
+    if (!b->is_registered)
+        return;
+    watch_name_servers(b->gateway);
+    tally->turns = gateway_activity_turns(&b->gateway->activity, b->slot);
+    (void)send_tally(b, "start", tally->number);
 }
 
-static uint64_t end_of(struct gateway_box *b, const struct run *run) {
+/* Most commands do nothing in the network: no answer is waited for. The gateway, which may not even
+ * have begun, drops its tally. */
+static char *end_quiet_tally(struct gateway_box *b, struct tally *tally) {
+    char *text = NULL;
+
+    if (tally->is_incomplete || b->is_closed || !b->is_registered ||
+        !gateway_activity_is_quiet(&b->gateway->activity, b->slot, tally->turns, b->fds, b->n))
+        return NULL;
+    if (asprintf(&text,
+            "{\"connections\": 0, \"refused\": 0, \"requests\": 0, \"up\": 0, \"down\": 0, "
+            "\"hosts\": [], \"refusals\": [], \"mode\": \"%s\"}",
+            b->is_transparent ? "tproxy" : "ports") < 0)
+        return NULL;
+    (void)send_tally(b, "end", tally->number);
+    tally_free(tally);
+    return text;
+}
+
+/* `may_be_quiet`: run->counts.network may get the tally at once. */
+static uint64_t end_of(struct gateway_box *b, struct run *run, bool may_be_quiet) {
     list_for_each(node, &b->tallies) {
         struct tally *tally = container_of(node, struct tally, node);
 
         if (tally->run != run || tally->is_ending)
             continue;
+        if (may_be_quiet && (run->counts.network = end_quiet_tally(b, tally)))
+            return 0;
         tally->run = NULL; /* it is freed soon */
         tally->is_ending = true;
         if (send_tally(b, "end", tally->number) < 0 || !b->gateway->egress.pid) {
@@ -686,24 +814,33 @@ static uint64_t end_of(struct gateway_box *b, const struct run *run) {
     return 0;
 }
 
-uint64_t gateway_run_ends(const struct run *run) {
+static uint64_t ask_for_tally(struct run *run) {
     const struct box *box = run->session ? run->session->box : run->box;
     struct gateway_box *b = of_box(box);
-    uint64_t number = b ? end_of(b, run) : 0;
+    uint64_t number = b ? end_of(b, run, true) : 0;
 
-    if (number || !the_gateway || !run->profile || !(run->profile->plan->flags & PLAN_NET_ALLOW))
+    if (number || run->counts.network || !the_gateway || !run->profile ||
+        !(run->profile->plan->flags & PLAN_NET_ALLOW))
         return number;
     /* It has left its box already. */
-    list_for_each(node, &the_gateway->boxes)
-        if ((number = end_of(container_of(node, struct gateway_box, node), run)))
+    list_for_each(node, &the_gateway->boxes) {
+        number = end_of(container_of(node, struct gateway_box, node), run, true);
+        if (number || run->counts.network)
             return number;
+    }
     return 0;
+}
+
+uint64_t gateway_run_ends(struct run *run) {
+    if (!run->counts.tally && !run->counts.network)
+        run->counts.tally = ask_for_tally(run);
+    return run->counts.tally;
 }
 
 uint64_t gateway_run_counts(struct run *run) {
     struct box *box = run->session ? run->session->box : run->box;
     struct gateway_box *b = of_box(box);
-    uint64_t number = b ? end_of(b, run) : 0;
+    uint64_t number = b ? end_of(b, run, false) : 0;
 
     if (number)
         gateway_run_begins(run, box);
@@ -872,6 +1009,7 @@ void gateway_finish(struct engine *engine) {
     if (!gateway)
         return;
     loop_timer_clear(engine->loop, &gateway->restart);
+    loop_task_cancel(&gateway->starting);
     gateway_process_stop(&gateway->egress);
     gateway_process_stop(&gateway->tls);
     while (!list_empty(&gateway->boxes)) { /* closed, but for a tally that nobody waits for */
@@ -883,6 +1021,7 @@ void gateway_finish(struct engine *engine) {
     }
     while (!list_empty(&gateway->sessions))
         network_free(container_of(gateway->sessions.next, struct session_network, node));
+    gateway_activity_done(&gateway->activity);
     the_gateway = NULL;
     free(gateway);
 }

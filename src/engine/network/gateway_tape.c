@@ -72,6 +72,10 @@ static int open_replay(const char *path) {
     return r < 0 ? r : fd_memory_file("rollbox-recording", content.data, content.length);
 }
 
+static int open_log(const char *path) {
+    return open_regular(path, O_WRONLY | O_CREAT | O_APPEND);
+}
+
 static int fail(const char *key, const char *path, int r, struct rollbox_error *error) {
     const char *why = r == -EBADMSG  ? "it is not a recording (net_record makes them)"
                       : r == -EINVAL ? "it is not a regular file"
@@ -87,6 +91,11 @@ static int fail(const char *key, const char *path, int r, struct rollbox_error *
 int gateway_tape_open(
     const struct net_rules *rules, struct gateway_tape *ret, struct rollbox_error *error) {
     *ret = GATEWAY_TAPE_NONE;
+    if (rules->log_file) {
+        ret->log = open_log(rules->log_file);
+        if (ret->log < 0)
+            return fail("net_log_file", rules->log_file, ret->log, error);
+    }
     if (rules->record) {
         ret->record = open_record(rules->record);
         if (ret->record < 0)
@@ -101,6 +110,12 @@ int gateway_tape_open(
 }
 
 int gateway_tape_check(const struct net_rules *rules, struct rollbox_error *error) {
+    if (rules->log_file) {
+        auto_close int fd = open_log(rules->log_file);
+
+        if (fd < 0)
+            return fail("net_log_file", rules->log_file, fd, error);
+    }
     if (rules->record) {
         auto_close int fd = open_record(rules->record);
 
@@ -118,6 +133,7 @@ int gateway_tape_check(const struct net_rules *rules, struct rollbox_error *erro
 }
 
 void gateway_tape_close(struct gateway_tape *tape) {
+    close_fd(&tape->log);
     close_fd(&tape->record);
     close_fd(&tape->replay);
 }

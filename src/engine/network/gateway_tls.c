@@ -58,10 +58,15 @@ static int open_in(const char *directory, const char *name) {
     return fd < 0 ? -errno : fd;
 }
 
-int gateway_tls_bundle(
-    struct engine *engine, const char *store, struct buf *to, struct rollbox_error *error) {
+static int read_in(const char *directory, const char *name, struct buf *to) {
+    auto_close int fd = open_in(directory, name);
+
+    return fd < 0 ? fd : fd_read_all(fd, MAX_BUNDLE, to);
+}
+
+int gateway_tls_bundle(struct engine *engine, const char *store, struct buf *to,
+    struct buf *to_java, struct rollbox_error *error) {
     auto_free char *path = NULL;
-    auto_close int bundle = -EBADF;
     int result;
 
     if (asprintf(&path, "%s/ca", store) < 0)
@@ -69,10 +74,12 @@ int gateway_tls_bundle(
     result = run_maker(engine, path, error);
     if (result < 0)
         return result;
-    bundle = open_in(path, "bundle.pem");
-    result = bundle < 0 ? bundle : fd_read_all(bundle, MAX_BUNDLE, to);
+    result = read_in(path, "bundle.pem", to);
+    if (result == 0)
+        result = read_in(path, "bundle.jks", to_java);
     return result < 0 ? error_set(error, ROLLBOX_ERR_IO, -result, "policy",
-                            "net allow: %s/bundle.pem cannot be read: %s", path, strerror(-result))
+                            "net allow: %s/bundle.pem or bundle.jks cannot be read: %s", path,
+                            strerror(-result))
                       : 0;
 }
 

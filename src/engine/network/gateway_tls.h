@@ -11,9 +11,10 @@ struct buf;
 struct rollbox_error;
 
 /* Makes the authority of the store, if it has none, and appends the certificates that sandboxes
- * trust: the host's roots and its own. Waits for the program, which takes some milliseconds. */
-int gateway_tls_bundle(
-    struct engine *engine, const char *store, struct buf *to, struct rollbox_error *error);
+ * trust: the host's roots and its own, as PEM and as a file of Java's. Waits for the program, which
+ * takes some milliseconds. */
+int gateway_tls_bundle(struct engine *engine, const char *store, struct buf *to,
+    struct buf *to_java, struct rollbox_error *error);
 
 /* Starts the program, unless it runs, and connects it with rollbox-egress. 0 or -errno. */
 int gateway_tls_start(struct gateway_process *tls, struct gateway_process *egress);

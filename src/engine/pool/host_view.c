@@ -36,7 +36,7 @@ struct host {
     struct plan_host plan;
     struct plan_host_path *paths;
     size_t n_paths;
-    struct buf ca_bundle, cpuinfo, stat, meminfo, loadavg, vmstat;
+    struct buf ca_bundle, ca_java, cpuinfo, stat, meminfo, loadavg, vmstat;
     char **sysctls;
     size_t n_sysctls;
     bool *proc_exists;
@@ -62,6 +62,7 @@ struct host *host_free(struct host *host) {
     buf_done(&host->mount_texts);
     free(host->mounts);
     buf_done(&host->ca_bundle);
+    buf_done(&host->ca_java);
     buf_done(&host->cpuinfo);
     buf_done(&host->stat);
     buf_done(&host->meminfo);
@@ -363,12 +364,13 @@ static int scan_host(struct host *host, struct engine *engine, const struct poli
 }
 
 /* The store's authority is made with the first policy that needs it, and the store, too. */
-static int read_certificates(struct engine *engine, struct buf *to, struct rollbox_error *error) {
+static int read_certificates(
+    struct engine *engine, struct buf *to, struct buf *to_java, struct rollbox_error *error) {
     auto_free char *store = NULL;
     auto_close int fd = -EBADF;
     int r = disk_upper_open_store(engine, &store, &fd, error);
 
-    return r < 0 ? r : gateway_tls_bundle(engine, store, to, error);
+    return r < 0 ? r : gateway_tls_bundle(engine, store, to, to_java, error);
 }
 
 int host_look(struct engine *engine, const struct policy *policy, const struct image *image,
@@ -383,12 +385,14 @@ int host_look(struct engine *engine, const struct policy *policy, const struct i
         return r;
     }
     if (r == 0 && policy->net == POLICY_NET_ALLOW && net_rules_terminate(&policy->network)) {
-        r = read_certificates(engine, &host->ca_bundle, error);
+        r = read_certificates(engine, &host->ca_bundle, &host->ca_java, error);
         if (r < 0) {
             host_free(host);
             return r;
         }
         host->plan.ca_bundle = host->ca_bundle.data;
+        host->plan.ca_java = host->ca_java.data;
+        host->plan.ca_java_bytes = host->ca_java.length;
     }
     if (r < 0) {
         host_free(host);

@@ -31,6 +31,8 @@
 #include "engine/protocol.h"
 #include "engine/record/record.h"
 #include "engine/session/op.h"
+#include "engine/network/gateway.h"
+#include "engine/record/network_step.h"
 #include "engine/record/recorder.h"
 #include "engine/session/session.h"
 #include "engine/session/session_events.h"
@@ -138,6 +140,7 @@ static void state_text(const struct record *record, struct buf *to) {
 }
 
 static void record_free(struct record *record) {
+    network_step_flush(record);
     loop_timer_clear(record->engine->loop, &record->patience);
     list_remove(&record->node);
     if (record->recording)
@@ -156,6 +159,7 @@ static void on_over(struct record *record) {
 static void send_end(struct record *record, const char *reason) {
     auto_buf struct buf message = BUF_INIT;
 
+    network_step_flush(record);
     wire_begin(&message, RECORD_END, record->number);
     wire_add_text(&message, RECORD_REASON, record->error ? "lost" : reason);
     recorder_post(record, &message, NULL, 0, 0);
@@ -239,6 +243,8 @@ static void add_done(struct buf *to, const struct rollbox_error *error) {
 static void end_step(
     struct record *record, struct buf *message, const int *fds, size_t n_fds, uint64_t bytes) {
     record->ended++;
+    if (network_step_waits(record) && network_step_hold(record, 0, message, fds, n_fds, bytes))
+        return;
     recorder_post(record, message, fds, n_fds, bytes);
 }
 
@@ -481,7 +487,11 @@ static void tell_command(struct record *record, struct command_step *command, st
         add_known(&message, "stream", run->counts.stream);
         close_part(&message);
     }
-    end_step(record, &message, fds, n_fds, bytes);
+    const uint64_t tally = gateway_run_ends(run);
+    if (tally && network_step_hold(record, tally, &message, fds, n_fds, bytes))
+        record->ended++; /* its line comes later */
+    else
+        end_step(record, &message, fds, n_fds, bytes);
     command->end_sequence = record->ended;
 }
 
@@ -1368,6 +1378,7 @@ void record_init(void) {
 }
 
 void record_finish(struct engine *engine) {
+    network_step_flush(NULL);
     if (engine->recorder)
         recorder_leave(engine->recorder);
 }

@@ -76,7 +76,7 @@ struct run *run_new(struct engine *engine) {
     list_init(&run->waiters);
     list_add_tail(&engine->runs, &run->of_engine);
     run->input = -EBADF;
-    run->counts = (struct run_counts){ UINT64_MAX, UINT64_MAX, UINT64_MAX };
+    run->counts = (struct run_counts){ UINT64_MAX, UINT64_MAX, UINT64_MAX, 0, NULL };
     for (size_t i = 0; i < ARRAY_SIZE(run->stdio); i++)
         run->stdio[i] = -EBADF;
     for (size_t i = 0; i < ARRAY_SIZE(run->outputs); i++) {
@@ -106,6 +106,7 @@ void run_free(struct run *run) {
         output_done(&run->outputs[i]);
     }
     buf_done(&run->request);
+    free(run->counts.network);
     list_for_each(node, &run->waiters) {
         list_remove(node);
         free(container_of(node, struct waiter, node));
