@@ -24,6 +24,7 @@
 #include "engine/network/gateway_tape.h"
 #include "engine/network/gateway_tls.h"
 #include "engine/core/log.h"
+#include "engine/core/spawn.h"
 #include "engine/session/session.h"
 #include "engine/files/layer_chain.h"
 
