@@ -166,6 +166,9 @@ bool outside_may_lose(int fd);
 /* The remote end of a TCP connection is in no process of the sandbox: does a process of the host
  * have it? `s` is a process of the sandbox. */
 bool outside_is_held(const struct dump_process *s, int fd);
+/* For each connection that waits to be accepted at a listening socket: the inode of its other end;
+ * 0: it is closed. 0 or -errno. */
+int outside_waiting(const struct dump_process *s, int fd, struct buf *ret_inodes);
 /* sockets.c. `fd` is a copy of the process's descriptor. -errno; ENOTSUP and a reason (ret_why) for
  * a socket that is refused. */
 int sockets_dump(

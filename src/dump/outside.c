@@ -166,3 +166,105 @@ bool outside_is_held(const struct dump_process *s, int fd) {
     memcpy(&end, answer.data, sizeof end);
     return end.idiag_state != TCP_LISTEN && end.idiag_inode;
 }
+
+/* ---- connections that wait to be accepted ---- */
+
+struct tcp_end {
+    struct in6_addr own, remote;
+    uint16_t port, remote_port;
+    uint32_t inode; /* 0: no file, so not accepted, or closed */
+    uint8_t state;
+};
+
+static struct in6_addr to_v6(uint8_t family, const __be32 *address) {
+    struct in6_addr v6 = { .s6_addr = { [10] = 0xff, [11] = 0xff } };
+
+    if (family == AF_INET6)
+        memcpy(&v6, address, sizeof v6);
+    else
+        memcpy(&v6.s6_addr[12], address, sizeof *address);
+    return v6;
+}
+
+static void add_end(const struct nlmsghdr *header, struct buf *to) {
+    const struct inet_diag_msg *m = NLMSG_DATA(header);
+    const struct tcp_end end = { .own = to_v6(m->idiag_family, m->id.idiag_src),
+        .remote = to_v6(m->idiag_family, m->id.idiag_dst),
+        .port = m->id.idiag_sport,
+        .remote_port = m->id.idiag_dport,
+        .inode = m->idiag_inode,
+        .state = m->idiag_state };
+
+    buf_add(to, &end, sizeof end);
+}
+
+/* Adds all TCP sockets of the namespace of that family. */
+static int list_family(int netlink, uint8_t family, struct buf *to) {
+    const struct {
+        struct nlmsghdr header;
+        struct inet_diag_req_v2 request;
+    } ask = {
+        .header = { .nlmsg_len = sizeof ask,
+            .nlmsg_type = SOCK_DIAG_BY_FAMILY,
+            .nlmsg_flags = NLM_F_REQUEST | NLM_F_DUMP },
+        .request = { .sdiag_family = family,
+            .sdiag_protocol = IPPROTO_TCP,
+            .idiag_states = 1u << TCP_ESTABLISHED | 1u << TCP_CLOSE_WAIT },
+    };
+    static _Alignas(struct nlmsghdr) char answer[65536];
+
+    if (send(netlink, &ask, sizeof ask, 0) < 0)
+        return -errno;
+    for (;;) {
+        ssize_t n = recv(netlink, answer, sizeof answer, 0);
+        const struct nlmsghdr *header = (const void *)answer;
+
+        if (n < 0)
+            return -errno;
+        for (size_t left = (size_t)n; NLMSG_OK(header, left); header = NLMSG_NEXT(header, left)) {
+            if (header->nlmsg_type == NLMSG_DONE)
+                return buf_failed(to) ? -ENOMEM : 0;
+            if (header->nlmsg_type == NLMSG_ERROR)
+                return ((const struct nlmsgerr *)NLMSG_DATA(header))->error;
+            if (header->nlmsg_type == SOCK_DIAG_BY_FAMILY)
+                add_end(header, to);
+        }
+    }
+}
+
+static uint64_t other_of(const struct tcp_end *ends, size_t n, const struct tcp_end *end) {
+    for (size_t i = 0; i < n; i++)
+        if (ends[i].port == end->remote_port && ends[i].remote_port == end->port &&
+            !memcmp(&ends[i].own, &end->remote, sizeof end->remote) &&
+            !memcmp(&ends[i].remote, &end->own, sizeof end->own))
+            return ends[i].inode;
+    return 0;
+}
+
+static int list_waiting(int fd, struct buf *to) {
+    auto_close int netlink = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_SOCK_DIAG);
+    auto_buf struct buf list = BUF_INIT;
+    struct sockaddr_storage name = { 0 };
+    socklen_t length = sizeof name;
+    int r = 0;
+
+    if (netlink < 0 || getsockname(fd, (void *)&name, &length) < 0)
+        return -errno;
+    const uint16_t port = ((const struct sockaddr_in *)(const void *)&name)->sin_port;
+    r = list_family(netlink, AF_INET, &list);
+    if (r == 0)
+        r = list_family(netlink, AF_INET6, &list);
+    const struct tcp_end *ends = (const void *)list.data;
+    const size_t n = list.length / sizeof *ends;
+    for (size_t i = 0; i < n && r == 0; i++)
+        if (!ends[i].inode && ends[i].port == port) {
+            const uint64_t inode = other_of(ends, n, &ends[i]);
+
+            buf_add(to, &inode, sizeof inode);
+        }
+    return r == 0 && buf_failed(to) ? -ENOMEM : r;
+}
+
+int outside_waiting(const struct dump_process *s, int fd, struct buf *ret_inodes) {
+    return s ? network_ask(s, list_waiting, fd, ret_inodes) : -ESRCH;
+}

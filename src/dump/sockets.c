@@ -285,9 +285,7 @@ static int look_at_state(int fd, struct image_file *to, const char **ret_why) {
         return -errno;
     dump_tuning(fd, to);
     switch (more.info.tcpi_state) {
-    case TCP_LISTEN:
-        if (more.info.tcpi_unacked)
-            return refuse_socket(ret_why, "a socket with connections that have not been accepted");
+    case TCP_LISTEN: /* check_waiting */
         to->backlog = MAX(more.info.tcpi_sacked, 1u);
         return 0;
     case TCP_CLOSE:
@@ -768,12 +766,53 @@ static int peek_connection(struct dump *c, size_t index) {
     return 0;
 }
 
+static bool is_inside(const struct dump *c, uint64_t inode) {
+    for (size_t i = 0; i < dump_count(&c->known, struct known_file); i++) {
+        const struct known_file *known = dump_entry(&c->known, i, struct known_file);
+
+        if (known->kind == IMAGE_FILE_SOCKET && known->inode == inode)
+            return true;
+    }
+    return false;
+}
+
+/* Connections that wait to be accepted can be left out of a copy if their other ends are outside,
+ * because those stay with the origin. */
+static int check_waiting(struct dump *c, size_t index) {
+    const struct image_file *file = dump_entry(&c->files, index, struct image_file);
+    auto_buf struct buf others = BUF_INIT;
+    struct tcp_info info = { 0 };
+    socklen_t length = sizeof info;
+
+    if (file->kind != IMAGE_FILE_SOCKET || file->domain == AF_UNIX || !file->backlog)
+        return 0;
+    auto_close int fd = copy_of(c, index);
+    if (fd < 0 || getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length) < 0)
+        return fd < 0 ? fd : -errno;
+    if (!info.tcpi_unacked)
+        return 0;
+    bool are_outside = outside_waiting(dump_process_of(c, index), fd, &others) == 0 &&
+                       others.length == info.tcpi_unacked * sizeof(uint64_t);
+    for (size_t i = 0; are_outside && i < others.length / sizeof(uint64_t); i++) {
+        const uint64_t inode = *dump_entry(&others, i, uint64_t);
+
+        are_outside = inode && !is_inside(c, inode);
+    }
+    return are_outside ? 0
+                       : dump_refuse(c, ENOTSUP,
+                             "descriptor %d of one of them is a socket with connections that have "
+                             "not been accepted",
+                             dump_entry(&c->known, index, struct known_file)->number);
+}
+
 static int connect_internet(struct dump *c) {
     static int (*const steps[])(
         struct dump *, size_t) = { find_other, await_arrival, peek_connection };
     int r = 0;
 
     c->current = NULL;
+    for (size_t i = 0; i < dump_count(&c->files, struct image_file) && r == 0; i++)
+        r = check_waiting(c, i);
     for (size_t step = 0; step < ARRAY_SIZE(steps) && r == 0; step++)
         for (size_t i = 0; i < dump_count(&c->files, struct image_file) && r == 0; i++)
             if (is_connection(dump_entry(&c->files, i, struct image_file)))

@@ -210,6 +210,23 @@ def test_connection_from_outside_is_reset_in_the_copy():
             assert outside.recv(100) == b"answer"
 
 
+def test_connections_from_outside_that_are_not_accepted_stay_with_the_origin():
+    with Sandbox(Policy(net="loopback")) as box:
+        origin = Asked.begin(box, "import socket, select", f"exec({SAFE!r})", "s = socket.create_server(('127.0.0.1', 8000))", "s.settimeout(20)")
+        with box.connect(8000) as first, box.connect(8000) as second:
+            first.sendall(b"first")
+            second.sendall(b"second")
+            origin("select.select([s], [], [], 20)[0] == [s]")
+            with box.fork(1)[0] as kid:
+                copy = origin.of(kid)
+                assert copy("select.select([s], [], [], 0)[0]") == "[]"
+                with kid.connect(8000) as third:
+                    third.sendall(b"third")
+                    assert copy("s.accept()[0].recv(10)") == "b'third'"
+            for said in b"first", b"second":
+                assert origin("s.accept()[0].recv(10)") == repr(said)
+
+
 def test_import_elsewhere_resets_connections_and_keeps_names(engine, other, echo, tmp_path):  # noqa: F811
     look = "[socket.gethostbyname(n + '.wild.test') for n in 'cba']"
     with Sandbox(echo.policy(), engine=engine) as box:
