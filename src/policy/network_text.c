@@ -67,6 +67,13 @@ static void add_rule(const struct net_rule *rule, struct buf *to) {
     buf_add_text(to, "\n");
 }
 
+static bool passes_tls(const struct net_rules *rules) {
+    for (size_t i = 0; i < rules->n; i++)
+        if (!net_rule_terminates(&rules->items[i]))
+            return true;
+    return false;
+}
+
 void net_rules_explain(const struct policy *policy, struct buf *to) {
     const struct net_rules *rules = &policy->network;
 
@@ -78,4 +85,8 @@ void net_rules_explain(const struct policy *policy, struct buf *to) {
         add_rule(&rules->items[i], to);
     if (!rules->n)
         buf_add_text(to, "     none\n");
+    if (policy->time_start && passes_tls(rules))
+        buf_add_text(to, "     Under time_start, programs check certificates of TLS that passes "
+                         "through at that time: decrypt (tls terminate) if they have expired or "
+                         "are not valid yet.\n");
 }

@@ -169,5 +169,7 @@ def test_plan_shows_the_rules(caller):  # noqa: F811
     assert "example.org port 80,443, the name in TLS is checked\n" in plan
     assert "api.example.org port 443, decrypted, requests GET /v1/*, at 127.0.0.1 port 9000 without TLS\n" in plan
     assert "*.example.net port 8000-8010,53/udp, any bytes, private addresses as well\n" in plan
-    assert "192.0.2.0/24 port 22" in plan
+    assert "192.0.2.0/24 port 22" in plan and "time_start" not in plan
+    path = caller.write(caller.directory(0o755) / "policy.json", json.dumps({"net_allow": rules, "time_start": "2001-01-01T00:00:00Z"}))
+    assert "Under time_start, programs check certificates" in caller.rollbox("policy", "plan", path).stdout.decode()
     assert "# network" not in caller.rollbox("policy", "plan").stdout.decode()
