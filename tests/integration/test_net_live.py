@@ -256,3 +256,17 @@ def test_import_with_another_policy_keeps_names_that_its_rules_allow(engine, oth
             assert copy("names == [socket.gethostbyname(n + '.wild.test') for n in 'ba']") == "True"
             assert copy("socket.create_connection((names[1], 7000), 20).close()") == "None"
             assert copy("safe(socket.create_connection, ('echo.test', 7000), 20)") == "'gaierror'"
+
+
+def test_import_with_a_policy_without_hosts(engine, other, echo, tmp_path):  # noqa: F811
+    with Sandbox(echo.policy(), engine=engine) as box:
+        udp = ["u = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)", "u.connect(('198.18.0.1', 53))"]
+        origin = Asked.begin(box, *CONNECT, *udp)
+        box.export(tmp_path / "box.live", processes="keep")
+    policy = tmp_path / "policy.json"
+    policy.write_text(json.dumps({"net": "loopback"}))
+    other.import_(tmp_path / "box.live", "copy", 0, (), "--policy", policy)
+    with other.engine() as there:
+        with Sandbox.open("copy", engine=there) as box:
+            copy = origin.of(box)
+            assert copy("[safe(one, b'x') for one in (c.send, u.send)]").count("Error") == 2

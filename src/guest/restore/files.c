@@ -431,6 +431,7 @@ static int set_address_of(
 }
 
 static int make_alone(const struct image_file *file) {
+    const bool is_connected = file->remote_length && file->protocol == IPPROTO_UDP;
     int fd = (int)sys_call3(__NR_socket, file->domain, file->type | SOCK_CLOEXEC, file->protocol);
     int r = fd < 0 ? fd : set_options(fd, file);
 
@@ -441,8 +442,11 @@ static int make_alone(const struct image_file *file) {
         r = bind_to(fd, file);
     if (r == 0 && file->backlog)
         r = (int)sys_call2(__NR_listen, fd, file->backlog);
-    if (r == 0 && file->remote_length && file->protocol == IPPROTO_UDP)
+    if (r == 0 && is_connected)
         r = set_address_of(fd, file, __NR_connect, file->remote, file->remote_length);
+    /* See make_failed. */
+    if (is_connected && (r == -EADDRNOTAVAIL || r == -ENETUNREACH))
+        r = 0;
     if (r == 0)
         r = set_flags(fd, file->flags);
     if (r < 0 && fd >= 0)
@@ -564,12 +568,20 @@ static int make_refused(int fd, const struct image_file *file) {
     return r;
 }
 
+/* An imported sandbox may have another policy, and not the addresses of net "allow" any more. Then
+ * the socket is not connected. */
 static int make_failed(const struct image_file *file) {
-    int fd = bound_range(file, file, file->name, file->name_length);
+    int fd = bound_range(file, file, file->name, file->name_length), r = 0;
+    const bool is_elsewhere = fd == -EADDRNOTAVAIL;
 
+    if (is_elsewhere)
+        fd = (int)sys_call3(__NR_socket, file->domain, SOCK_STREAM | SOCK_CLOEXEC, IPPROTO_TCP);
     if (fd < 0)
         return fd;
-    int r = file->failure == IMAGE_RESET ? make_reset(fd, file) : make_refused(fd, file);
+    if (is_elsewhere)
+        r = set_options(fd, file);
+    else
+        r = file->failure == IMAGE_RESET ? make_reset(fd, file) : make_refused(fd, file);
     if (r == 0)
         r = set_flags(fd, file->flags);
     return r < 0 ? fail_file(fd, r) : fd;
