@@ -105,3 +105,11 @@ def system(*more):
 
 def run(store, *arguments, image="system", flags=()):
     return store.caller.run("--image", image, *flags, "--", *arguments, env=store.caller.environment(ROLLBOX_STORE=str(store.path)))
+
+
+@pytest.fixture
+def system_store(caller):
+    """A store with that system."""
+    found = Store(caller)
+    found.bring("system", *system())
+    return found

@@ -8,14 +8,7 @@ import pytest
 from archives import configuration, entry, layer
 from harness import caller, place  # noqa: F401
 from launch import Launcher, plan_of
-from image_stores import Store, run, system
-
-
-@pytest.fixture
-def store(caller):  # noqa: F811
-    found = Store(caller)
-    found.bring("system", *system())
-    return found
+from image_stores import run, system, system_store as store  # noqa: F401
 
 
 def configured(store, name, **config):

@@ -3,7 +3,7 @@
 
 from harness import caller  # noqa: F401
 from network_server import server  # noqa: F401
-from test_image_root import store, system  # noqa: F401
+from image_stores import system, system_store as store  # noqa: F401
 
 
 def test_image_reaches_hosts(store, server):  # noqa: F811
