@@ -112,9 +112,9 @@ _rollbox() {
             '*--denied=[hide PATH, even inside a granted directory]:PATH:_files' \
             '*--image=[an image of the store as root file system (rollbox image ls lists them)]:NAME:_rollbox_images' \
             '*--memory=[memory of the whole sandbox, such as 256M (default 512M)]:SIZE:' \
-            '*--processes=[processes and threads at once (default 64)]:N:' \
+            '*--processes=[processes and threads at once (default 64, or 4 a CPU if more)]:N:' \
             '*--cpus=[CPUs, fractions allowed (default\: no limit)]:N:' \
-            '*--disk=[what the sandbox may write (default 1G)]:SIZE:' \
+            '*--disk=[size of private files (default 1G, at most 3/4 of the memory)]:SIZE:' \
             '*--disk-at=[where written files are kept\: in memory, or on the store'\''s disk (default memory)]:value:(memory store)' \
             '*--open-files=[open files a process (default 4096)]:N:' \
             '*--output-limit=[bytes of each output stream; more ends the run (default 10M)]:BYTES:' \
@@ -130,6 +130,7 @@ _rollbox() {
             '*--allow-file=[hosts that may be reached\: one a line, or a JSON list of rules]:FILE:_files' \
             '*--secret=[a secret for --inject; SOURCE is env\:VARIABLE, file\:PATH or fd\:N; with \:VARIABLE the sandbox has it, with a placeholder]:NAME[:VARIABLE]=SOURCE:' \
             '*--inject=[allow HOST, and set HEADER of its requests; {NAME} in TEXT is a secret]:HOST:HEADER=TEXT:' \
+            '*--net-log=[append what the sandbox does in its network to FILE, one JSON object a line]:FILE:_files' \
             '*--net-record=[record what the sandbox exchanges with its network]:FILE:_files' \
             '*--net-replay=[answer from a recording, without any network]:FILE:_files' \
             '*--max-upload=[bytes that the sandbox may send to outside]:SIZE:' \
@@ -154,9 +155,9 @@ _rollbox() {
             '*--denied=[hide PATH, even inside a granted directory]:PATH:_files' \
             '*--image=[an image of the store as root file system (rollbox image ls lists them)]:NAME:_rollbox_images' \
             '*--memory=[memory of the whole sandbox, such as 256M (default 512M)]:SIZE:' \
-            '*--processes=[processes and threads at once (default 64)]:N:' \
+            '*--processes=[processes and threads at once (default 64, or 4 a CPU if more)]:N:' \
             '*--cpus=[CPUs, fractions allowed (default\: no limit)]:N:' \
-            '*--disk=[what the sandbox may write (default 1G)]:SIZE:' \
+            '*--disk=[size of private files (default 1G, at most 3/4 of the memory)]:SIZE:' \
             '*--disk-at=[where written files are kept\: in memory, or on the store'\''s disk (default memory)]:value:(memory store)' \
             '*--open-files=[open files a process (default 4096)]:N:' \
             '*--output-limit=[bytes of each output stream; more ends the run (default 10M)]:BYTES:' \
@@ -172,6 +173,7 @@ _rollbox() {
             '*--allow-file=[hosts that may be reached\: one a line, or a JSON list of rules]:FILE:_files' \
             '*--secret=[a secret for --inject; SOURCE is env\:VARIABLE, file\:PATH or fd\:N; with \:VARIABLE the sandbox has it, with a placeholder]:NAME[:VARIABLE]=SOURCE:' \
             '*--inject=[allow HOST, and set HEADER of its requests; {NAME} in TEXT is a secret]:HOST:HEADER=TEXT:' \
+            '*--net-log=[append what the sandbox does in its network to FILE, one JSON object a line]:FILE:_files' \
             '*--net-record=[record what the sandbox exchanges with its network]:FILE:_files' \
             '*--net-replay=[answer from a recording, without any network]:FILE:_files' \
             '*--max-upload=[bytes that the sandbox may send to outside]:SIZE:' \
@@ -207,9 +209,9 @@ _rollbox() {
             '*--denied=[hide PATH, even inside a granted directory]:PATH:_files' \
             '*--image=[an image of the store as root file system (rollbox image ls lists them)]:NAME:_rollbox_images' \
             '*--memory=[memory of the whole sandbox, such as 256M (default 512M)]:SIZE:' \
-            '*--processes=[processes and threads at once (default 64)]:N:' \
+            '*--processes=[processes and threads at once (default 64, or 4 a CPU if more)]:N:' \
             '*--cpus=[CPUs, fractions allowed (default\: no limit)]:N:' \
-            '*--disk=[what the sandbox may write (default 1G)]:SIZE:' \
+            '*--disk=[size of private files (default 1G, at most 3/4 of the memory)]:SIZE:' \
             '*--disk-at=[where written files are kept\: in memory, or on the store'\''s disk (default memory)]:value:(memory store)' \
             '*--open-files=[open files a process (default 4096)]:N:' \
             '*--output-limit=[bytes of each output stream; more ends the run (default 10M)]:BYTES:' \
@@ -225,6 +227,7 @@ _rollbox() {
             '*--allow-file=[hosts that may be reached\: one a line, or a JSON list of rules]:FILE:_files' \
             '*--secret=[a secret for --inject; SOURCE is env\:VARIABLE, file\:PATH or fd\:N; with \:VARIABLE the sandbox has it, with a placeholder]:NAME[:VARIABLE]=SOURCE:' \
             '*--inject=[allow HOST, and set HEADER of its requests; {NAME} in TEXT is a secret]:HOST:HEADER=TEXT:' \
+            '*--net-log=[append what the sandbox does in its network to FILE, one JSON object a line]:FILE:_files' \
             '*--net-record=[record what the sandbox exchanges with its network]:FILE:_files' \
             '*--net-replay=[answer from a recording, without any network]:FILE:_files' \
             '*--max-upload=[bytes that the sandbox may send to outside]:SIZE:' \
@@ -277,9 +280,9 @@ _rollbox() {
             '*--denied=[hide PATH, even inside a granted directory]:PATH:_files' \
             '*--image=[an image of the store as root file system (rollbox image ls lists them)]:NAME:_rollbox_images' \
             '*--memory=[memory of the whole sandbox, such as 256M (default 512M)]:SIZE:' \
-            '*--processes=[processes and threads at once (default 64)]:N:' \
+            '*--processes=[processes and threads at once (default 64, or 4 a CPU if more)]:N:' \
             '*--cpus=[CPUs, fractions allowed (default\: no limit)]:N:' \
-            '*--disk=[what the sandbox may write (default 1G)]:SIZE:' \
+            '*--disk=[size of private files (default 1G, at most 3/4 of the memory)]:SIZE:' \
             '*--disk-at=[where written files are kept\: in memory, or on the store'\''s disk (default memory)]:value:(memory store)' \
             '*--open-files=[open files a process (default 4096)]:N:' \
             '*--output-limit=[bytes of each output stream; more ends the run (default 10M)]:BYTES:' \
@@ -295,6 +298,7 @@ _rollbox() {
             '*--allow-file=[hosts that may be reached\: one a line, or a JSON list of rules]:FILE:_files' \
             '*--secret=[a secret for --inject; SOURCE is env\:VARIABLE, file\:PATH or fd\:N; with \:VARIABLE the sandbox has it, with a placeholder]:NAME[:VARIABLE]=SOURCE:' \
             '*--inject=[allow HOST, and set HEADER of its requests; {NAME} in TEXT is a secret]:HOST:HEADER=TEXT:' \
+            '*--net-log=[append what the sandbox does in its network to FILE, one JSON object a line]:FILE:_files' \
             '*--net-record=[record what the sandbox exchanges with its network]:FILE:_files' \
             '*--net-replay=[answer from a recording, without any network]:FILE:_files' \
             '*--max-upload=[bytes that the sandbox may send to outside]:SIZE:' \
@@ -334,9 +338,9 @@ _rollbox() {
             '*--denied=[hide PATH, even inside a granted directory]:PATH:_files' \
             '*--image=[an image of the store as root file system (rollbox image ls lists them)]:NAME:_rollbox_images' \
             '*--memory=[memory of the whole sandbox, such as 256M (default 512M)]:SIZE:' \
-            '*--processes=[processes and threads at once (default 64)]:N:' \
+            '*--processes=[processes and threads at once (default 64, or 4 a CPU if more)]:N:' \
             '*--cpus=[CPUs, fractions allowed (default\: no limit)]:N:' \
-            '*--disk=[what the sandbox may write (default 1G)]:SIZE:' \
+            '*--disk=[size of private files (default 1G, at most 3/4 of the memory)]:SIZE:' \
             '*--disk-at=[where written files are kept\: in memory, or on the store'\''s disk (default memory)]:value:(memory store)' \
             '*--open-files=[open files a process (default 4096)]:N:' \
             '*--output-limit=[bytes of each output stream; more ends the run (default 10M)]:BYTES:' \
@@ -352,6 +356,7 @@ _rollbox() {
             '*--allow-file=[hosts that may be reached\: one a line, or a JSON list of rules]:FILE:_files' \
             '*--secret=[a secret for --inject; SOURCE is env\:VARIABLE, file\:PATH or fd\:N; with \:VARIABLE the sandbox has it, with a placeholder]:NAME[:VARIABLE]=SOURCE:' \
             '*--inject=[allow HOST, and set HEADER of its requests; {NAME} in TEXT is a secret]:HOST:HEADER=TEXT:' \
+            '*--net-log=[append what the sandbox does in its network to FILE, one JSON object a line]:FILE:_files' \
             '*--net-record=[record what the sandbox exchanges with its network]:FILE:_files' \
             '*--net-replay=[answer from a recording, without any network]:FILE:_files' \
             '*--max-upload=[bytes that the sandbox may send to outside]:SIZE:' \
@@ -388,9 +393,9 @@ _rollbox() {
             '*--denied=[hide PATH, even inside a granted directory]:PATH:_files' \
             '*--image=[an image of the store as root file system (rollbox image ls lists them)]:NAME:_rollbox_images' \
             '*--memory=[memory of the whole sandbox, such as 256M (default 512M)]:SIZE:' \
-            '*--processes=[processes and threads at once (default 64)]:N:' \
+            '*--processes=[processes and threads at once (default 64, or 4 a CPU if more)]:N:' \
             '*--cpus=[CPUs, fractions allowed (default\: no limit)]:N:' \
-            '*--disk=[what the sandbox may write (default 1G)]:SIZE:' \
+            '*--disk=[size of private files (default 1G, at most 3/4 of the memory)]:SIZE:' \
             '*--disk-at=[where written files are kept\: in memory, or on the store'\''s disk (default memory)]:value:(memory store)' \
             '*--open-files=[open files a process (default 4096)]:N:' \
             '*--output-limit=[bytes of each output stream; more ends the run (default 10M)]:BYTES:' \
@@ -407,6 +412,7 @@ _rollbox() {
             '*--allow-file=[hosts that may be reached\: one a line, or a JSON list of rules]:FILE:_files' \
             '*--secret=[a secret for --inject; SOURCE is env\:VARIABLE, file\:PATH or fd\:N; with \:VARIABLE the sandbox has it, with a placeholder]:NAME[:VARIABLE]=SOURCE:' \
             '*--inject=[allow HOST, and set HEADER of its requests; {NAME} in TEXT is a secret]:HOST:HEADER=TEXT:' \
+            '*--net-log=[append what the sandbox does in its network to FILE, one JSON object a line]:FILE:_files' \
             '*--net-record=[record what the sandbox exchanges with its network]:FILE:_files' \
             '*--net-replay=[answer from a recording, without any network]:FILE:_files' \
             '*--max-upload=[bytes that the sandbox may send to outside]:SIZE:' \
@@ -449,9 +455,9 @@ _rollbox() {
             '*--denied=[hide PATH, even inside a granted directory]:PATH:_files' \
             '*--image=[an image of the store as root file system (rollbox image ls lists them)]:NAME:_rollbox_images' \
             '*--memory=[memory of the whole sandbox, such as 256M (default 512M)]:SIZE:' \
-            '*--processes=[processes and threads at once (default 64)]:N:' \
+            '*--processes=[processes and threads at once (default 64, or 4 a CPU if more)]:N:' \
             '*--cpus=[CPUs, fractions allowed (default\: no limit)]:N:' \
-            '*--disk=[what the sandbox may write (default 1G)]:SIZE:' \
+            '*--disk=[size of private files (default 1G, at most 3/4 of the memory)]:SIZE:' \
             '*--disk-at=[where written files are kept\: in memory, or on the store'\''s disk (default memory)]:value:(memory store)' \
             '*--open-files=[open files a process (default 4096)]:N:' \
             '*--output-limit=[bytes of each output stream; more ends the run (default 10M)]:BYTES:' \
@@ -468,6 +474,7 @@ _rollbox() {
             '*--allow-file=[hosts that may be reached\: one a line, or a JSON list of rules]:FILE:_files' \
             '*--secret=[a secret for --inject; SOURCE is env\:VARIABLE, file\:PATH or fd\:N; with \:VARIABLE the sandbox has it, with a placeholder]:NAME[:VARIABLE]=SOURCE:' \
             '*--inject=[allow HOST, and set HEADER of its requests; {NAME} in TEXT is a secret]:HOST:HEADER=TEXT:' \
+            '*--net-log=[append what the sandbox does in its network to FILE, one JSON object a line]:FILE:_files' \
             '*--net-record=[record what the sandbox exchanges with its network]:FILE:_files' \
             '*--net-replay=[answer from a recording, without any network]:FILE:_files' \
             '*--max-upload=[bytes that the sandbox may send to outside]:SIZE:' \
@@ -857,9 +864,9 @@ _rollbox() {
             '*--denied=[hide PATH, even inside a granted directory]:PATH:_files' \
             '*--image=[an image of the store as root file system (rollbox image ls lists them)]:NAME:_rollbox_images' \
             '*--memory=[memory of the whole sandbox, such as 256M (default 512M)]:SIZE:' \
-            '*--processes=[processes and threads at once (default 64)]:N:' \
+            '*--processes=[processes and threads at once (default 64, or 4 a CPU if more)]:N:' \
             '*--cpus=[CPUs, fractions allowed (default\: no limit)]:N:' \
-            '*--disk=[what the sandbox may write (default 1G)]:SIZE:' \
+            '*--disk=[size of private files (default 1G, at most 3/4 of the memory)]:SIZE:' \
             '*--disk-at=[where written files are kept\: in memory, or on the store'\''s disk (default memory)]:value:(memory store)' \
             '*--open-files=[open files a process (default 4096)]:N:' \
             '*--output-limit=[bytes of each output stream; more ends the run (default 10M)]:BYTES:' \
@@ -875,6 +882,7 @@ _rollbox() {
             '*--allow-file=[hosts that may be reached\: one a line, or a JSON list of rules]:FILE:_files' \
             '*--secret=[a secret for --inject; SOURCE is env\:VARIABLE, file\:PATH or fd\:N; with \:VARIABLE the sandbox has it, with a placeholder]:NAME[:VARIABLE]=SOURCE:' \
             '*--inject=[allow HOST, and set HEADER of its requests; {NAME} in TEXT is a secret]:HOST:HEADER=TEXT:' \
+            '*--net-log=[append what the sandbox does in its network to FILE, one JSON object a line]:FILE:_files' \
             '*--net-record=[record what the sandbox exchanges with its network]:FILE:_files' \
             '*--net-replay=[answer from a recording, without any network]:FILE:_files' \
             '*--max-upload=[bytes that the sandbox may send to outside]:SIZE:' \

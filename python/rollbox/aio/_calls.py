@@ -456,7 +456,7 @@ class AsyncCalls:
             Such as "http://127.0.0.1:41231". Of a Unix socket: "unix:" and its path.
 
         Raises:
-            Conflict: Somebody listens there already.
+            Conflict: Another process listens there already.
             FeatureMissing: The session has no network of its own.
         """
         return await run_in_thread(self._box.url, port, listen)
