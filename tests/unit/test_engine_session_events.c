@@ -188,7 +188,7 @@ TEST(end_of_a_command_is_observed_before_its_result_is_sent) {
     struct run *run = start_command(session);
     expect(0, "fake", "command started");
     list_remove(&run->in_queue);
-    run->outcome = ROLLBOX_OUTCOME_EXIT;
+    run->end.outcome = ROLLBOX_OUTCOME_EXIT;
     run_finish(run);
     ASSERT_EQ(n_told, 3u);
     expect(1, "fake", "command ended");

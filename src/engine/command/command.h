@@ -56,63 +56,113 @@ struct run_session_ops {
 
 enum run_state { RUN_QUEUED, RUN_STARTING, RUN_RUNNING, RUN_ENDED };
 
+/* The queue of a run, and the clients that it counts for: admission.c. NULL: none. */
+struct run_admission {
+    struct client *queued_at;    /* in its queue */
+    struct client *held_by;      /* its request counts for it */
+    struct client *charged_to;   /* its memory counts for it */
+    size_t held_bytes, held_fds; /* of its request */
+    bool reserved;               /* its memory limit, in the budget */
+};
+
+/* What the request says. */
+struct run_request {
+    struct buf message; /* for init */
+    size_t n_env;       /* of its variables, the last in it */
+    unsigned n_extra_given;
+};
+
+/* The terminal of a command. */
+struct run_terminal {
+    bool is_wanted;
+    int input;                         /* what is typed into it; -EBADF */
+    const struct client *input_client; /* who gave it */
+    struct terminal_input *writer;     /* session: from `input` into the terminal */
+};
+
+/* Descriptors of a command. -EBADF: none, or handed over. */
+struct run_fds {
+    int stdio[3];   /* what the command gets */
+    int streams[2]; /* what the streams are to be copied to, until they are */
+    int extra[MAX_RUN_EXTRA];
+    unsigned n_extra;
+    /* Of a session's command: by the descriptor that it became. Of stdout and stderr: `outputs`. */
+    struct run_pipe pipes[3 + MAX_RUN_EXTRA];
+};
+
+struct run_limits {
+    int64_t timeout_ms;
+    uint64_t output_limit;
+    struct loop_timer timer; /* of the time-out, of the start, or of the answer to a kill */
+    int64_t started_ns;
+};
+
+/* The look at the memory of a command with a box of its own: run.c. */
+struct run_watch {
+    struct loop_timer timer;
+    int64_t look_ns;          /* what the last look took */
+    int64_t oom_kills_before; /* of the host */
+};
+
+/* A command as init knows it. */
+struct run_in_init {
+    uint64_t serial;
+    pid_t main_pid; /* of its main process, in the sandbox */
+};
+
+/* A kill of a session's command by init. */
+enum run_kill {
+    RUN_KILL_NONE,
+    RUN_KILL_DUE,  /* init has not received it yet */
+    RUN_KILL_SENT, /* the time-out is that of init's answer */
+};
+
+enum run_stdin { RUN_STDIN_FILE, RUN_STDIN_DATA, RUN_STDIN_PIPED };
+
+/* How a command has ended. */
+struct run_end {
+    bool killed;        /* by the engine, for `outcome` */
+    bool exited;        /* init has reported its status */
+    bool was_sent_kill; /* SIGKILL, because somebody asked for it */
+    enum rollbox_outcome outcome;
+    int status; /* wait status */
+    uint64_t wall_ns, cpu_ns, peak_memory;
+    struct run_counts counts;
+    uint32_t processes_peak;
+    struct rollbox_error error;
+};
+
 struct run {
     struct engine *engine;
     struct client *client; /* NULL once it is gone */
     struct profile *profile;
     struct list of_engine;
     struct list of_client;
-    struct list in_queue; /* engine's; of a session's: session->waiting */
+    struct list in_queue; /* the client's; of a session's command: session->commands.waiting */
     struct list waiters;  /* struct waiter: retries of the same operation */
     uint64_t serial;
-    unsigned char
-        operation[72]; /* of a session's: its number first, so that two sessions may use the same */
+    unsigned char operation[72]; /* of a session's command: the session's number first, so that two
+                                    sessions may use the same */
     size_t operation_length;
     enum run_state state;
     struct session *session;                   /* NULL: a box for it alone */
     const struct run_session_ops *session_ops; /* of that */
     struct list of_session;
-    uint64_t exec;  /* its serial towards init */
-    pid_t main_pid; /* of its main process, in the sandbox */
-    bool has_terminal, is_detached;
-    bool kill_due;    /* init has not received it yet */
-    bool told_to_end; /* init is to kill it: `timeout` is how long that may take to answer */
-    int input;        /* what is typed into the terminal; -EBADF */
-    const struct client *input_client; /* who gave it */
-    int streams[2]; /* what the streams are to be copied to, until they are; -EBADF */
-    int extra[MAX_RUN_EXTRA];
-    unsigned n_extra;
-    struct run_pipe pipes[3 + MAX_RUN_EXTRA]; /* of a session's: by the descriptor that it became.
-                                                 Of stdout and stderr: `outputs` */
-    struct terminal_input *terminal_input;    /* session: from `input` into the terminal */
-    struct buf request;                       /* the message for init */
-    size_t n_env;                             /* of the request's variables, the last in it */
-    unsigned n_extra_given;
-    bool stdin_is_data, stdin_is_piped;
-    int stdio[3]; /* what the command gets; -EBADF once handed over */
-    int64_t timeout_ms;
-    uint64_t output_limit;
+    enum run_kill kill;
+    enum run_stdin stdin_kind;
+    bool is_detached;
+    bool is_code; /* python3 -c CODE ...: may be a restored interpreter's */
+    bool is_cold; /* and is not, though it is queued or runs */
     struct box *box;
     struct output outputs[2];
-    struct loop_timer timeout, watch;
-    int64_t started_ns;
-    int64_t oom_kills_before; /* of the host */
-    bool was_sent_kill;       /* SIGKILL, because somebody asked for it */
-    bool is_code;             /* python3 -c CODE ...: may be a restored interpreter's */
-    bool is_cold;             /* and is not, though it is queued or runs */
-    bool reserved;
-    struct client *queued_at, *held_by, *charged_to; /* whose queue it is in; who is counted what it
-                                                        holds, and its memory; NULL: nobody */
-    size_t held_bytes, held_fds;                     /* of its request */
-    bool killed;                                     /* by us, for `outcome` */
-    bool exited;                                     /* init told how it ended */
-    enum rollbox_outcome outcome;
-    int status; /* wait status */
-    uint64_t wall_ns, cpu_ns, peak_memory;
-    int64_t look_ns; /* what the last look at its memory took (on_watch) */
-    struct run_counts counts;
-    uint32_t processes_peak;
-    struct rollbox_error error;
+    struct run_admission admission;
+    struct run_request given;
+    struct run_terminal terminal;
+    struct run_fds fds;
+    struct run_limits limits;
+    struct run_watch watch;
+    struct run_in_init init;
+    struct run_end end;
 };
 
 #endif

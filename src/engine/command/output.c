@@ -65,7 +65,7 @@ static size_t read_some(struct output *output) {
         output->ops->ended(output);
         return 0;
     }
-    size_t room = (size_t)MIN((uint64_t)n, run->output_limit - output->total);
+    size_t room = (size_t)MIN((uint64_t)n, run->limits.output_limit - output->total);
     int r = room ? keep_data(output, chunk, room) : 0;
     stream_flush(output);
     if (r < 0) {
@@ -126,7 +126,7 @@ static void read_waiting(struct output *output) {
     int left = 0;
     size_t n;
 
-    if (output->run->has_terminal)
+    if (output->run->terminal.is_wanted)
         left = TERMINAL_HOLDS;
     else if (output->fd >= 0 && ioctl(output->fd, FIONREAD, &left) < 0)
         left = 0;

@@ -226,7 +226,7 @@ static bool hold_result(struct run *run, uint64_t tally, struct buf *message, co
     held->message = *message;
     *message = BUF_INIT;
     held->bytes = bytes;
-    if (run->outcome != ROLLBOX_OUTCOME_ERROR) {
+    if (run->end.outcome != ROLLBOX_OUTCOME_ERROR) {
         memcpy(held->operation, run->operation, run->operation_length);
         held->operation_length = run->operation_length;
     }
@@ -316,21 +316,22 @@ void result_send(struct run *run) {
     int fds[2];
     size_t n_fds = 0;
 
-    begin_result(&message, run->serial, run->outcome, run->status, run->wall_ns, run->cpu_ns);
+    begin_result(&message, run->serial, run->end.outcome, run->end.status, run->end.wall_ns,
+        run->end.cpu_ns);
     add_output(&message, &run->outputs[0], TAG_STDOUT, TAG_STDOUT_FD, fds, &n_fds);
     add_output(&message, &run->outputs[1], TAG_STDERR, TAG_STDERR_FD, fds, &n_fds);
     wire_add_u64(&message, TAG_STDOUT_TRUNCATED, run->outputs[0].truncated);
     wire_add_u64(&message, TAG_STDERR_TRUNCATED, run->outputs[1].truncated);
-    wire_add_u64(&message, TAG_PEAK_MEMORY, run->peak_memory);
-    wire_add_u64(&message, TAG_PROCESSES_PEAK, run->processes_peak);
+    wire_add_u64(&message, TAG_PEAK_MEMORY, run->end.peak_memory);
+    wire_add_u64(&message, TAG_PROCESSES_PEAK, run->end.processes_peak);
     if (run->profile)
         wire_add_text(&message, TAG_ISOLATION, run->profile->isolation);
     const uint64_t tally = gateway_run_ends(run);
-    if (run->counts.network)
-        wire_add_text(&message, TAG_NETWORK, run->counts.network);
+    if (run->end.counts.network)
+        wire_add_text(&message, TAG_NETWORK, run->end.counts.network);
     const size_t bytes = message.length + run->outputs[0].total + run->outputs[1].total;
-    if (run->outcome == ROLLBOX_OUTCOME_ERROR)
-        add_error(&message, &run->error);
+    if (run->end.outcome == ROLLBOX_OUTCOME_ERROR)
+        add_error(&message, &run->end.error);
     else /* infrastructure failures are not kept: a retry of one is meant to try again */
         keep_result(
             run->engine, run->operation, run->operation_length, &message, bytes, fds, n_fds);

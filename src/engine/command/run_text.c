@@ -13,9 +13,9 @@ char *run_describe(const struct run *run) {
     size_t position = 0;
     struct buf text = BUF_INIT;
 
-    while (run->request.length > sizeof(struct wire_header) && text.length < 80 &&
-           wire_next(run->request.data + sizeof(struct wire_header),
-               run->request.length - sizeof(struct wire_header), &position, &field) > 0)
+    while (run->given.message.length > sizeof(struct wire_header) && text.length < 80 &&
+           wire_next(run->given.message.data + sizeof(struct wire_header),
+               run->given.message.length - sizeof(struct wire_header), &position, &field) > 0)
         if (field.tag == GUEST_ARG) {
             const char *argument = wire_text(&field);
 

@@ -37,7 +37,7 @@ _Static_assert(HIBERNATED_MAX_TERMINALS == DUMP_WORKER_MAX_TERMINALS &&
                    HIBERNATED_MAX_PIPES == FD_MESSAGE_MAX_FDS - 1,
     "as many as are captured");
 _Static_assert(
-    HIBERNATED_MAX_SLOTS == ARRAY_SIZE(((struct run *)0)->pipes), "as many as a command has");
+    HIBERNATED_MAX_SLOTS == ARRAY_SIZE(((struct run *)0)->fds.pipes), "as many as a command has");
 _Static_assert(HIBERNATED_MAX_OPERATION == sizeof((struct checkpoint_command *)0)->operation,
     "it is copied there");
 _Static_assert(HIBERNATED_MAX_OPERATION == sizeof((struct session *)0)->origin.operation,
@@ -440,7 +440,7 @@ static int read_pipes(const json_t *rows, struct checkpoint *checkpoint) {
         int64_t command = get_number(row, "command"), slot = get_number(row, "slot");
 
         if (command < -1 || command >= (int64_t)checkpoint->n_commands || slot < 0 ||
-            slot >= (int64_t)ARRAY_SIZE(((struct run *)0)->pipes))
+            slot >= (int64_t)ARRAY_SIZE(((struct run *)0)->fds.pipes))
             return -EBADMSG;
         checkpoint->pipes[checkpoint->n_pipes++] = (struct checkpoint_pipe){
             .command = (int)command, .slot = (unsigned)slot, .is_written = get_flag(row, "written")

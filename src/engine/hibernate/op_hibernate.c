@@ -219,8 +219,8 @@ static void end_runs(struct session *session) {
 
         if (run->state == RUN_QUEUED)
             continue; /* it came meanwhile, and wakes it */
-        run->exec = 0;
-        if (run->outcome == ROLLBOX_OUTCOME_ERROR || run->killed)
+        run->init.serial = 0;
+        if (run->end.outcome == ROLLBOX_OUTCOME_ERROR || run->end.killed)
             run_finish(run);
         else
             run_fail(run, ROLLBOX_ERR_CANCELLED, ECANCELED, "run",

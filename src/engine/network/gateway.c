@@ -795,14 +795,14 @@ static char *end_quiet_tally(struct gateway_box *b, struct tally *tally) {
     return text;
 }
 
-/* `may_be_quiet`: run->counts.network may get the tally at once. */
+/* `may_be_quiet`: run->end.counts.network may get the tally at once. */
 static uint64_t end_of(struct gateway_box *b, struct run *run, bool may_be_quiet) {
     list_for_each(node, &b->tallies) {
         struct tally *tally = container_of(node, struct tally, node);
 
         if (tally->run != run || tally->is_ending)
             continue;
-        if (may_be_quiet && (run->counts.network = end_quiet_tally(b, tally)))
+        if (may_be_quiet && (run->end.counts.network = end_quiet_tally(b, tally)))
             return 0;
         tally->run = NULL; /* it is freed soon */
         tally->is_ending = true;
@@ -820,22 +820,22 @@ static uint64_t ask_for_tally(struct run *run) {
     struct gateway_box *b = of_box(box);
     uint64_t number = b ? end_of(b, run, true) : 0;
 
-    if (number || run->counts.network || !the_gateway || !run->profile ||
+    if (number || run->end.counts.network || !the_gateway || !run->profile ||
         !(run->profile->plan->flags & PLAN_NET_ALLOW))
         return number;
     /* It has left its box already. */
     list_for_each(node, &the_gateway->boxes) {
         number = end_of(container_of(node, struct gateway_box, node), run, true);
-        if (number || run->counts.network)
+        if (number || run->end.counts.network)
             return number;
     }
     return 0;
 }
 
 uint64_t gateway_run_ends(struct run *run) {
-    if (!run->counts.tally && !run->counts.network)
-        run->counts.tally = ask_for_tally(run);
-    return run->counts.tally;
+    if (!run->end.counts.tally && !run->end.counts.network)
+        run->end.counts.tally = ask_for_tally(run);
+    return run->end.counts.tally;
 }
 
 uint64_t gateway_run_counts(struct run *run) {

@@ -57,7 +57,7 @@ void gateway_run_begins(struct run *run, const struct box *box);
 /* The receiver of the tallies, as JSON: set before any other call. */
 void gateway_on_tally(void (*callback)(uint64_t tally, const char *network));
 /* The command is over: asks for its tally, once. Its number; 0: there is none, or
- * run->counts.network has it already. */
+ * run->end.counts.network has it already. */
 uint64_t gateway_run_ends(struct run *run);
 /* The same for a command that continues, as a shell between two lines: another tally begins. */
 uint64_t gateway_run_counts(struct run *run);

@@ -29,9 +29,9 @@ static void reset_session(struct op *op) {
     while (!list_empty(&session->commands.runs)) {
         struct run *run = container_of(session->commands.runs.next, struct run, of_session);
 
-        run->exec = 0;
+        run->init.serial = 0;
         list_remove(&run->in_queue);
-        if (run->outcome == ROLLBOX_OUTCOME_ERROR || run->killed)
+        if (run->end.outcome == ROLLBOX_OUTCOME_ERROR || run->end.killed)
             run_finish(run);
         else
             run_fail(run, ROLLBOX_ERR_CANCELLED, ECANCELED, "run",

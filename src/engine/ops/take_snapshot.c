@@ -368,7 +368,7 @@ static bool runs_something(const struct session *session) {
     list_for_each(node, &session->commands.runs) {
         const struct run *run = container_of(node, struct run, of_session);
 
-        if (run->state == RUN_RUNNING && !run->killed && !run->exited)
+        if (run->state == RUN_RUNNING && !run->end.killed && !run->end.exited)
             return true;
     }
     return false;

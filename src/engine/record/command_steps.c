@@ -46,8 +46,9 @@ void command_step_started(struct session_observer *observer, struct run *run) {
     command->operation_length = run->operation_length;
     command->step = record->next_step++;
     command->begun_at = record->ended;
-    ((struct wire_header *)(void *)run->request.data)->flags |= GUEST_EXEC_COUNTED;
-    command->stdin_copy = run->stdin_is_data ? fcntl(run->stdio[0], F_DUPFD_CLOEXEC, 3) : -EBADF;
+    ((struct wire_header *)(void *)run->given.message.data)->flags |= GUEST_EXEC_COUNTED;
+    command->stdin_copy =
+        run->stdin_kind == RUN_STDIN_DATA ? fcntl(run->fds.stdio[0], F_DUPFD_CLOEXEC, 3) : -EBADF;
     list_add_tail(&recording->commands, &command->node);
 }
 
@@ -62,7 +63,7 @@ static void add_environment(const struct record *record, const struct run *run, 
     for (position = 0; step_next_field(run, &position, &field);) {
         const char *text = field.tag == GUEST_ENV ? wire_text(&field) : NULL;
 
-        if (field.tag == GUEST_ENV && at++ < n - MIN(n, run->n_env))
+        if (field.tag == GUEST_ENV && at++ < n - MIN(n, run->given.n_env))
             continue;
         size_t length = text ? strcspn(text, "=") : 0;
         auto_free char *name = text ? strndup(text, length) : NULL;
@@ -115,7 +116,7 @@ static void add_input(
     if (stdin_copy >= 0) {
         step_add_value(to, "stdin", RECORD_CONTENT_FD, UINT64_MAX);
         fds[(*n_fds)++] = stdin_copy;
-    } else if (run->stdin_is_data || run->stdin_is_piped) {
+    } else if (run->stdin_kind != RUN_STDIN_FILE) {
         step_open(to, "stdin", RECORD_OBJECT);
         step_add_value(to, "unrecorded", RECORD_FLAG, 1);
         step_close(to);
@@ -142,15 +143,16 @@ static void add_action(const struct record *record, const struct command_step *c
     add_environment(record, run, to);
     add_input(run, command->stdin_copy, to, fds, n_fds);
     add_files(run, to);
-    if (run->timeout_ms > 0)
-        step_add_value(to, "timeout_ms", RECORD_NUMBER, (uint64_t)run->timeout_ms);
+    if (run->limits.timeout_ms > 0)
+        step_add_value(to, "timeout_ms", RECORD_NUMBER, (uint64_t)run->limits.timeout_ms);
     else
         step_add_none(to, "timeout_ms");
-    step_add_value(to, "output_limit", RECORD_NUMBER, MIN(run->output_limit, (uint64_t)INT64_MAX));
-    if (run->has_terminal)
+    step_add_value(
+        to, "output_limit", RECORD_NUMBER, MIN(run->limits.output_limit, (uint64_t)INT64_MAX));
+    if (run->terminal.is_wanted)
         step_add_value(to, "terminal", RECORD_FLAG, 1);
-    if (run->n_extra_given)
-        step_add_value(to, "extra_fds", RECORD_NUMBER, run->n_extra_given);
+    if (run->given.n_extra_given)
+        step_add_value(to, "extra_fds", RECORD_NUMBER, run->given.n_extra_given);
     step_close(to);
 }
 
@@ -160,7 +162,7 @@ void command_step_sent(struct session_observer *observer, struct run *run) {
     struct command_step *command = command_step_find(recording, run);
 
     if (recording->record && command && !command->action.length && command->stdin_copy < 0 &&
-        run->request.length <= EARLY_BYTES)
+        run->given.message.length <= EARLY_BYTES)
         add_action(recording->record, command, run, &command->action, NULL, NULL);
 }
 
@@ -210,30 +212,30 @@ static void tell_command(struct record *record, struct command_step *command, st
         add_action(record, command, run, &message, fds, &n_fds);
     }
     step_open(&message, "observation", RECORD_OBJECT);
-    step_add_word(&message, "outcome", rollbox_outcome_name(run->outcome));
+    step_add_word(&message, "outcome", rollbox_outcome_name(run->end.outcome));
+    step_add_status(&message, "exit_code", run->end.outcome == ROLLBOX_OUTCOME_EXIT,
+        WEXITSTATUS(run->end.status));
     step_add_status(
-        &message, "exit_code", run->outcome == ROLLBOX_OUTCOME_EXIT, WEXITSTATUS(run->status));
-    step_add_status(
-        &message, "signal", run->outcome == ROLLBOX_OUTCOME_SIGNAL, WTERMSIG(run->status));
+        &message, "signal", run->end.outcome == ROLLBOX_OUTCOME_SIGNAL, WTERMSIG(run->end.status));
     add_stream(&run->outputs[0], "stdout", "stdout_cut", &message, fds, &n_fds, &bytes);
     add_stream(&run->outputs[1], "stderr", "stderr_cut", &message, fds, &n_fds, &bytes);
-    if (run->outcome == ROLLBOX_OUTCOME_ERROR)
-        step_add_error(&message, run->error.code);
+    if (run->end.outcome == ROLLBOX_OUTCOME_ERROR)
+        step_add_error(&message, run->end.error.code);
     step_close(&message);
-    if (run->outcome == ROLLBOX_OUTCOME_ERROR)
-        step_add_text(&message, "message", run->error.message);
+    if (run->end.outcome == ROLLBOX_OUTCOME_ERROR)
+        step_add_text(&message, "message", run->end.error.message);
     step_open(&message, "resources", RECORD_OBJECT);
-    step_add_value(&message, "wall_ms", RECORD_MILLISECONDS, run->wall_ns);
-    step_add_value(&message, "cpu_ms", RECORD_MILLISECONDS, run->cpu_ns);
-    step_add_value(&message, "peak_memory_bytes", RECORD_NUMBER, run->peak_memory);
-    step_add_value(&message, "processes_peak", RECORD_NUMBER, run->processes_peak);
-    step_add_known(&message, "read_bytes", run->counts.read_bytes);
-    step_add_known(&message, "written_bytes", run->counts.written_bytes);
+    step_add_value(&message, "wall_ms", RECORD_MILLISECONDS, run->end.wall_ns);
+    step_add_value(&message, "cpu_ms", RECORD_MILLISECONDS, run->end.cpu_ns);
+    step_add_value(&message, "peak_memory_bytes", RECORD_NUMBER, run->end.peak_memory);
+    step_add_value(&message, "processes_peak", RECORD_NUMBER, run->end.processes_peak);
+    step_add_known(&message, "read_bytes", run->end.counts.read_bytes);
+    step_add_known(&message, "written_bytes", run->end.counts.written_bytes);
     step_close(&message);
     if (run->profile->policy->have_seed) {
         step_open(&message, "chance", RECORD_OBJECT);
         step_add_seed_as(&message, "seed", run->session->origin.seed);
-        step_add_known(&message, "stream", run->counts.stream);
+        step_add_known(&message, "stream", run->end.counts.stream);
         step_close(&message);
     }
     const uint64_t tally = gateway_run_ends(run);
@@ -270,5 +272,5 @@ bool command_step_is_shell(const struct run *run) {
             return false;
         else if (field.tag == GUEST_ARG)
             n++;
-    return n == ARRAY_SIZE(words) && run->n_extra_given == 3;
+    return n == ARRAY_SIZE(words) && run->given.n_extra_given == 3;
 }

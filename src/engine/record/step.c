@@ -98,9 +98,9 @@ void step_end(
 }
 
 bool step_next_field(const struct run *run, size_t *position, struct wire_field *field) {
-    return run->request.length > sizeof(struct wire_header) &&
-           wire_next(run->request.data + sizeof(struct wire_header),
-               run->request.length - sizeof(struct wire_header), position, field) > 0;
+    return run->given.message.length > sizeof(struct wire_header) &&
+           wire_next(run->given.message.data + sizeof(struct wire_header),
+               run->given.message.length - sizeof(struct wire_header), position, field) > 0;
 }
 
 void step_add_status(struct buf *to, const char *key, bool has, int status) {

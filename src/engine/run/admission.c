@@ -32,34 +32,34 @@
     (UINT64_C(512) << 20) /* of a shared engine's budget, one run of the default policy */
 
 static void hold(struct run *run) {
-    run->held_by = run->client;
-    run->held_by->held_bytes += run->held_bytes;
-    run->held_by->held_fds += run->held_fds;
+    run->admission.held_by = run->client;
+    run->admission.held_by->held_bytes += run->admission.held_bytes;
+    run->admission.held_by->held_fds += run->admission.held_fds;
 }
 
 void admission_handed_over(struct run *run) {
-    if (run->held_by)
-        run->held_by->held_fds -= run->held_fds;
-    run->held_fds = 0;
+    if (run->admission.held_by)
+        run->admission.held_by->held_fds -= run->admission.held_fds;
+    run->admission.held_fds = 0;
 }
 
 void admission_unhold(struct run *run) {
-    struct client *client = TAKE_PTR(run->held_by);
+    struct client *client = TAKE_PTR(run->admission.held_by);
 
     if (!client)
         return;
-    client->held_bytes -= run->held_bytes;
-    client->held_fds -= run->held_fds;
+    client->held_bytes -= run->admission.held_bytes;
+    client->held_fds -= run->admission.held_fds;
 }
 
 static void charge(struct run *run) {
-    run->charged_to = run->client;
-    run->charged_to->memory_reserved += run->profile->policy->max_memory_bytes;
-    run->charged_to->n_running++;
+    run->admission.charged_to = run->client;
+    run->admission.charged_to->memory_reserved += run->profile->policy->max_memory_bytes;
+    run->admission.charged_to->n_running++;
 }
 
 static void uncharge(struct run *run) {
-    struct client *client = TAKE_PTR(run->charged_to);
+    struct client *client = TAKE_PTR(run->admission.charged_to);
 
     if (!client)
         return;
@@ -68,7 +68,7 @@ static void uncharge(struct run *run) {
 }
 
 void admission_join(struct run *run) {
-    struct client *client = run->queued_at = run->client;
+    struct client *client = run->admission.queued_at = run->client;
 
     if (list_empty(&client->queue))
         list_add_tail(&run->engine->turns, &client->in_turns);
@@ -78,7 +78,7 @@ void admission_join(struct run *run) {
 
 /* Also of one that waits elsewhere. */
 void admission_leave(struct run *run) {
-    struct client *client = TAKE_PTR(run->queued_at);
+    struct client *client = TAKE_PTR(run->admission.queued_at);
 
     list_remove(&run->in_queue);
     if (!client)
@@ -98,17 +98,17 @@ int admission_hold(struct run *run, struct rollbox_error *error) {
     const unsigned max_fds =
         engine->is_private ? UINT_MAX : MAX(engine->open_files / HELD_FDS_SHARE, HELD_FDS_LEAST);
 
-    run->held_bytes = run->request.length;
-    for (size_t i = 0; i < ARRAY_SIZE(run->stdio); i++)
-        run->held_fds += run->stdio[i] >= 0;
-    run->held_fds += (run->input >= 0) + run->n_extra;
-    if (client->held_bytes && client->held_bytes + run->held_bytes > MAX_HELD_BYTES)
+    run->admission.held_bytes = run->given.message.length;
+    for (size_t i = 0; i < ARRAY_SIZE(run->fds.stdio); i++)
+        run->admission.held_fds += run->fds.stdio[i] >= 0;
+    run->admission.held_fds += (run->terminal.input >= 0) + run->fds.n_extra;
+    if (client->held_bytes && client->held_bytes + run->admission.held_bytes > MAX_HELD_BYTES)
         return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOBUFS, "request",
             "requests of this connection that wait in the engine have %zu MiB, and it keeps %u MiB "
             "of one connection; wait for some of their results, or give "
             "large data as stdin",
             client->held_bytes >> 20, MAX_HELD_BYTES >> 20);
-    if (client->held_fds + run->held_fds > max_fds)
+    if (client->held_fds + run->admission.held_fds > max_fds)
         return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOBUFS, "request",
             "requests of this connection that wait in the engine have %zu descriptors, and it "
             "keeps %u of one connection (a share of its limit of open files); wait "
@@ -177,7 +177,7 @@ void admission_start(struct run *run) {
     engine->n_queued--;
     engine->memory_reserved += memory;
     engine->n_running++;
-    run->reserved = true;
+    run->admission.reserved = true;
     charge(run);
     if (!list_empty(&client->queue)) {
         list_remove(&client->in_turns);
@@ -188,16 +188,16 @@ void admission_start(struct run *run) {
 void admission_end(struct run *run) {
     struct engine *engine = run->engine;
 
-    if (!run->reserved)
+    if (!run->admission.reserved)
         return;
-    run->reserved = false;
+    run->admission.reserved = false;
     uncharge(run);
     engine->memory_reserved -= run->profile->policy->max_memory_bytes;
     engine->n_running--;
 }
 
 void admission_move(struct run *run, struct client *to) {
-    const bool is_queued = run->queued_at, is_charged = run->charged_to;
+    const bool is_queued = run->admission.queued_at, is_charged = run->admission.charged_to;
 
     if (to && is_queued)
         admission_leave(run);

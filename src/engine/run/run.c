@@ -75,38 +75,38 @@ struct run *run_new(struct engine *engine) {
     list_init(&run->of_client);
     list_init(&run->waiters);
     list_add_tail(&engine->runs, &run->of_engine);
-    run->input = -EBADF;
-    run->counts = (struct run_counts){ UINT64_MAX, UINT64_MAX, UINT64_MAX, 0, NULL };
-    for (size_t i = 0; i < ARRAY_SIZE(run->stdio); i++)
-        run->stdio[i] = -EBADF;
+    run->terminal.input = -EBADF;
+    run->end.counts = (struct run_counts){ UINT64_MAX, UINT64_MAX, UINT64_MAX, 0, NULL };
+    for (size_t i = 0; i < ARRAY_SIZE(run->fds.stdio); i++)
+        run->fds.stdio[i] = -EBADF;
     for (size_t i = 0; i < ARRAY_SIZE(run->outputs); i++) {
         list_init(&run->outputs[i].streams);
-        run->outputs[i].fd = run->outputs[i].spool = run->streams[i] = -EBADF;
+        run->outputs[i].fd = run->outputs[i].spool = run->fds.streams[i] = -EBADF;
         run->outputs[i].run = run;
         run->outputs[i].ops = &output_ops;
     }
-    for (size_t i = 0; i < ARRAY_SIZE(run->pipes); i++)
-        run->pipes[i].kept = -EBADF;
+    for (size_t i = 0; i < ARRAY_SIZE(run->fds.pipes); i++)
+        run->fds.pipes[i].kept = -EBADF;
     return run;
 }
 
 void run_free(struct run *run) {
-    loop_timer_clear(run->engine->loop, &run->timeout);
-    loop_timer_clear(run->engine->loop, &run->watch);
-    for (size_t i = 0; i < ARRAY_SIZE(run->stdio); i++)
-        close_fd(&run->stdio[i]);
-    run->terminal_input = terminal_input_free(run->terminal_input);
-    close_fd(&run->input);
-    while (run->n_extra)
-        close(run->extra[--run->n_extra]);
-    for (size_t i = 0; i < ARRAY_SIZE(run->pipes); i++)
-        close_fd(&run->pipes[i].kept);
+    loop_timer_clear(run->engine->loop, &run->limits.timer);
+    loop_timer_clear(run->engine->loop, &run->watch.timer);
+    for (size_t i = 0; i < ARRAY_SIZE(run->fds.stdio); i++)
+        close_fd(&run->fds.stdio[i]);
+    run->terminal.writer = terminal_input_free(run->terminal.writer);
+    close_fd(&run->terminal.input);
+    while (run->fds.n_extra)
+        close(run->fds.extra[--run->fds.n_extra]);
+    for (size_t i = 0; i < ARRAY_SIZE(run->fds.pipes); i++)
+        close_fd(&run->fds.pipes[i].kept);
     for (size_t i = 0; i < ARRAY_SIZE(run->outputs); i++) {
-        close_fd(&run->streams[i]);
+        close_fd(&run->fds.streams[i]);
         output_done(&run->outputs[i]);
     }
-    buf_done(&run->request);
-    free(run->counts.network);
+    buf_done(&run->given.message);
+    free(run->end.counts.network);
     list_for_each(node, &run->waiters) {
         list_remove(node);
         free(container_of(node, struct waiter, node));
@@ -120,7 +120,7 @@ void run_free(struct run *run) {
 }
 
 static bool is_operation(const struct run *run, const unsigned char *operation, size_t length) {
-    return run->outcome != ROLLBOX_OUTCOME_ERROR && run->operation_length == length &&
+    return run->end.outcome != ROLLBOX_OUTCOME_ERROR && run->operation_length == length &&
            !memcmp(run->operation, operation, length);
 }
 
@@ -171,8 +171,8 @@ void run_finish(struct run *run) {
     if (run->state == RUN_ENDED)
         return;
     log_at(LOG_DEBUG, "run",
-        ABOUT(.sandbox = run->session ? run->session->name : NULL, .run = run->exec), "ends: %s",
-        rollbox_outcome_name(run->outcome));
+        ABOUT(.sandbox = run->session ? run->session->name : NULL, .run = run->init.serial),
+        "ends: %s", rollbox_outcome_name(run->end.outcome));
     if (run->session) {
         run->session_ops->finish(run);
         return;
@@ -184,7 +184,7 @@ void run_finish(struct run *run) {
         uint64_t peak;
 
         if (box->slot && cgroup_slot_peak(box->slot->cgroup, &peak) == 0)
-            run->peak_memory = MAX(run->peak_memory, peak);
+            run->end.peak_memory = MAX(run->end.peak_memory, peak);
         box_set_owner(box, NULL, NULL);
         run->box = NULL;
         if (box->state != BOX_DYING)
@@ -214,10 +214,10 @@ static bool streams_ended(const struct run *run) {
 
 void run_fail(struct run *run, enum rollbox_error_code code, int error_number, const char *stage,
     const char *message) {
-    if (run->state == RUN_ENDED || run->outcome == ROLLBOX_OUTCOME_ERROR)
+    if (run->state == RUN_ENDED || run->end.outcome == ROLLBOX_OUTCOME_ERROR)
         return;
-    run->outcome = ROLLBOX_OUTCOME_ERROR;
-    error_set(&run->error, code, error_number, stage, "%s", message);
+    run->end.outcome = ROLLBOX_OUTCOME_ERROR;
+    error_set(&run->end.error, code, error_number, stage, "%s", message);
     if (run->session) {
         list_remove(&run->in_queue);
         if (run->state == RUN_QUEUED || !run->session_ops->kill(run))
@@ -229,7 +229,7 @@ void run_fail(struct run *run, enum rollbox_error_code code, int error_number, c
         run->engine->n_queued--;
     }
     if (run->box && run->box->pidfd >= 0 && run->state == RUN_RUNNING) {
-        run->killed = true;
+        run->end.killed = true;
         box_kill(run->box); /* the end comes with its death */
         return;
     }
@@ -239,7 +239,8 @@ void run_fail(struct run *run, enum rollbox_error_code code, int error_number, c
 /* Past the limit a figure says only that it was passed: shared memory is taken for used as far as
  * it is mapped. */
 static void note_memory(struct run *run, uint64_t memory) {
-    run->peak_memory = MAX(run->peak_memory, MIN(memory, run->profile->policy->max_memory_bytes));
+    run->end.peak_memory =
+        MAX(run->end.peak_memory, MIN(memory, run->profile->policy->max_memory_bytes));
 }
 
 /* Before a kill: what the dead cannot be asked any more. */
@@ -247,18 +248,18 @@ static void note_usage(struct run *run) {
     uint64_t memory, cpu;
     uint32_t processes;
 
-    if (!run->box || run->look_ns > MAX_LOOK_NS ||
+    if (!run->box || run->watch.look_ns > MAX_LOOK_NS ||
         box_usage(run->box, &memory, &cpu, &processes) < 0)
         return;
     note_memory(run, memory);
-    run->cpu_ns = MAX(run->cpu_ns, cpu);
-    run->processes_peak = MAX(run->processes_peak, processes);
+    run->end.cpu_ns = MAX(run->end.cpu_ns, cpu);
+    run->end.processes_peak = MAX(run->end.processes_peak, processes);
 }
 
 static int handle_started(struct run *run);
 
 void run_kill(struct run *run, enum rollbox_outcome outcome) {
-    if (run->killed || run->exited || run->state == RUN_ENDED)
+    if (run->end.killed || run->end.exited || run->state == RUN_ENDED)
         return;
     if (outcome == ROLLBOX_OUTCOME_ERROR) {
         run_fail(run, ROLLBOX_ERR_CANCELLED, ECANCELED, "run", "cancelled");
@@ -270,11 +271,11 @@ void run_kill(struct run *run, enum rollbox_outcome outcome) {
     }
     if (!run->session)
         note_usage(run);
-    run->killed = true;
-    run->outcome = outcome;
-    run->wall_ns = (uint64_t)(clock_now_ns() - run->started_ns);
-    loop_timer_clear(run->engine->loop, &run->timeout);
-    loop_timer_clear(run->engine->loop, &run->watch);
+    run->end.killed = true;
+    run->end.outcome = outcome;
+    run->end.wall_ns = (uint64_t)(clock_now_ns() - run->limits.started_ns);
+    loop_timer_clear(run->engine->loop, &run->limits.timer);
+    loop_timer_clear(run->engine->loop, &run->watch.timer);
     if (run->session) {
         if (!run->session_ops->kill(run))
             run_finish(run);
@@ -289,9 +290,9 @@ void run_kill(struct run *run, enum rollbox_outcome outcome) {
 /* The same whether the end of the command, its output, or init's word of its start is seen first.
  */
 static void end_overflow(struct run *run) {
-    if (!run->killed && (run->exited || run->state == RUN_ENDED)) {
-        if (run->outcome == ROLLBOX_OUTCOME_EXIT || run->outcome == ROLLBOX_OUTCOME_SIGNAL)
-            run->outcome = ROLLBOX_OUTCOME_OUTPUT_LIMIT;
+    if (!run->end.killed && (run->end.exited || run->state == RUN_ENDED)) {
+        if (run->end.outcome == ROLLBOX_OUTCOME_EXIT || run->end.outcome == ROLLBOX_OUTCOME_SIGNAL)
+            run->end.outcome = ROLLBOX_OUTCOME_OUTPUT_LIMIT;
         return;
     }
     if (run->state == RUN_STARTING && handle_started(run) < 0)
@@ -304,7 +305,7 @@ static const char broken[] =
     "process of it, which would not have gone on as it was; what ran is ended, the files are kept";
 
 void run_broken(struct run *run) {
-    if (run->state != RUN_QUEUED && !run->killed && !run->exited)
+    if (run->state != RUN_QUEUED && !run->end.killed && !run->end.exited)
         run_fail(run, ROLLBOX_ERR_SETUP_FAILED, ECHILD, "run", broken);
 }
 
@@ -316,7 +317,7 @@ void run_out_of_memory(struct run *run, bool of_host) {
         return;
     if (!of_host)
         run_kill(run, ROLLBOX_OUTCOME_OUT_OF_MEMORY);
-    else if (!run->killed && !run->exited)
+    else if (!run->end.killed && !run->end.exited)
         run_fail(run, ROLLBOX_ERR_HOST_OUT_OF_MEMORY, ENOMEM, "run", host_has_no_memory);
 }
 
@@ -327,14 +328,14 @@ static void on_output_lost(struct output *output, int error_number) {
 
     if (run->state != RUN_ENDED) {
         run_fail(run, code, error_number, "result", message);
-    } else if (run->outcome != ROLLBOX_OUTCOME_ERROR) {
-        run->outcome = ROLLBOX_OUTCOME_ERROR;
-        error_set(&run->error, code, error_number, "result", "%s", message);
+    } else if (run->end.outcome != ROLLBOX_OUTCOME_ERROR) {
+        run->end.outcome = ROLLBOX_OUTCOME_ERROR;
+        error_set(&run->end.error, code, error_number, "result", "%s", message);
     }
 }
 
 static void on_timeout(struct loop_timer *timer) {
-    struct run *run = container_of(timer, struct run, timeout);
+    struct run *run = container_of(timer, struct run, limits.timer);
 
     run_kill(run, ROLLBOX_OUTCOME_TIMEOUT);
 }
@@ -342,15 +343,15 @@ static void on_timeout(struct loop_timer *timer) {
 /* Without a memory cgroup: looks as often as the limit could have been reached since the last look,
  * never mind what the guest does. */
 static void on_watch(struct loop_timer *timer) {
-    struct run *run = container_of(timer, struct run, watch);
+    struct run *run = container_of(timer, struct run, watch.timer);
     uint64_t limit = run->profile->policy->max_memory_bytes, memory, cpu;
     const int64_t begun = clock_now_ns();
     uint32_t processes;
 
     if (run->box && box_usage(run->box, &memory, &cpu, &processes) == 0) {
         note_memory(run, memory);
-        run->cpu_ns = MAX(run->cpu_ns, cpu);
-        run->processes_peak = MAX(run->processes_peak, processes);
+        run->end.cpu_ns = MAX(run->end.cpu_ns, cpu);
+        run->end.processes_peak = MAX(run->end.processes_peak, processes);
         if (box_is_over(run->box, memory)) {
             run_kill(run, ROLLBOX_OUTCOME_OUT_OF_MEMORY);
             return;
@@ -359,24 +360,24 @@ static void on_watch(struct loop_timer *timer) {
          * kernel's limit may leave it more than its due. */
         if (run->box->private_dir && !run->box->slot &&
             processes > run->profile->policy->max_processes + PROCESSES_SLACK) {
-            run->status = SIGKILL;
+            run->end.status = SIGKILL;
             run_kill(run, ROLLBOX_OUTCOME_SIGNAL);
             return;
         }
     }
     if (run->box && run->box->private_dir &&
         private_dir_is_over(run->box->private_dir, run->profile->policy->max_disk_bytes)) {
-        run->status = SIGXFSZ; /* what a single file past the limit ends with */
+        run->end.status = SIGXFSZ; /* what a single file past the limit ends with */
         run_kill(run, ROLLBOX_OUTCOME_SIGNAL);
         return;
     }
     /* What takes long to look at, by its processes and mappings, is no reason to do nothing else:
      * others have their turn for as long. */
     const int64_t now = clock_now_ns();
-    run->look_ns = now - begun;
-    uint64_t left = run->box && run->box->slot ? limit : limit - MIN(run->peak_memory, limit);
-    loop_timer_set(run->engine->loop, &run->watch,
-        now + MAX(MAX(WATCH_LEAST_NS, run->look_ns),
+    run->watch.look_ns = now - begun;
+    uint64_t left = run->box && run->box->slot ? limit : limit - MIN(run->end.peak_memory, limit);
+    loop_timer_set(run->engine->loop, &run->watch.timer,
+        now + MAX(MAX(WATCH_LEAST_NS, run->watch.look_ns),
                   MIN(run_filling_ns(run->engine, left), MAX_WATCH_NS)),
         on_watch);
 }
@@ -387,22 +388,22 @@ static int handle_started(struct run *run) {
     int64_t now = clock_now_ns();
 
     run->state = RUN_RUNNING;
-    run->started_ns = now;
+    run->limits.started_ns = now;
     if (run->session)
-        loop_timer_clear(loop, &run->timeout); /* of its start */
+        loop_timer_clear(loop, &run->limits.timer); /* of its start */
     else
         box_expect_nothing(run->box);
-    run->processes_peak = 1;
+    run->end.processes_peak = 1;
     hoards_watch(run->engine);
     if (run->session)
-        return run->timeout_ms > 0 ? loop_timer_set(loop, &run->timeout,
-                                         now + run->timeout_ms * 1000000, on_timeout)
-                                   : 0;
-    int r = run->timeout_ms > 0
-                ? loop_timer_set(loop, &run->timeout, now + run->timeout_ms * 1000000, on_timeout)
-                : 0;
+        return run->limits.timeout_ms > 0 ? loop_timer_set(loop, &run->limits.timer,
+                                                now + run->limits.timeout_ms * 1000000, on_timeout)
+                                          : 0;
+    int r = run->limits.timeout_ms > 0 ? loop_timer_set(loop, &run->limits.timer,
+                                             now + run->limits.timeout_ms * 1000000, on_timeout)
+                                       : 0;
     if (r == 0)
-        r = loop_timer_set(loop, &run->watch,
+        r = loop_timer_set(loop, &run->watch.timer,
             now + MAX(WATCH_LEAST_NS,
                       MIN(run_filling_ns(run->engine, run->profile->policy->max_memory_bytes),
                           MAX_WATCH_NS)),
@@ -428,38 +429,40 @@ static enum oom_cause oom_cause(struct run *run, bool was_killed) {
                                                               : OOM_NONE;
     /* A session may have run for hours: kills of that time do not concern it. */
     if (run->session)
-        return was_killed && !run->was_sent_kill && engine_oom_lately(run->engine) ? OOM_HOST
-                                                                                   : OOM_NONE;
-    return was_killed && engine_oom_kills(run->engine, true) > run->oom_kills_before ? OOM_HOST
-                                                                                     : OOM_NONE;
+        return was_killed && !run->end.was_sent_kill && engine_oom_lately(run->engine) ? OOM_HOST
+                                                                                       : OOM_NONE;
+    return was_killed && engine_oom_kills(run->engine, true) > run->watch.oom_kills_before
+               ? OOM_HOST
+               : OOM_NONE;
 }
 
 static void handle_exited(struct run *run, const struct guest_record *record) {
-    run->exited = true;
-    run->wall_ns = record->wall_ns;
-    run->cpu_ns = MAX(run->cpu_ns, record->cpu_ns);
-    run->counts.read_bytes = record->read_bytes;
-    run->counts.written_bytes = record->written_bytes;
-    run->peak_memory = MAX(run->peak_memory, record->max_rss_bytes);
+    run->end.exited = true;
+    run->end.wall_ns = record->wall_ns;
+    run->end.cpu_ns = MAX(run->end.cpu_ns, record->cpu_ns);
+    run->end.counts.read_bytes = record->read_bytes;
+    run->end.counts.written_bytes = record->written_bytes;
+    run->end.peak_memory = MAX(run->end.peak_memory, record->max_rss_bytes);
     /* A process that was killed for a limit of its files ends by the signal that says so. */
-    if (!run->killed || run->outcome != ROLLBOX_OUTCOME_SIGNAL)
-        run->status = (int)record->value;
-    if (run->killed || run->outcome == ROLLBOX_OUTCOME_ERROR)
+    if (!run->end.killed || run->end.outcome != ROLLBOX_OUTCOME_SIGNAL)
+        run->end.status = (int)record->value;
+    if (run->end.killed || run->end.outcome == ROLLBOX_OUTCOME_ERROR)
         return;
-    run->outcome = WIFSIGNALED(run->status) ? ROLLBOX_OUTCOME_SIGNAL : ROLLBOX_OUTCOME_EXIT;
+    run->end.outcome = WIFSIGNALED(run->end.status) ? ROLLBOX_OUTCOME_SIGNAL : ROLLBOX_OUTCOME_EXIT;
     if (run->session && run->session_ops->is_broken(run)) {
-        run->outcome = ROLLBOX_OUTCOME_ERROR;
-        error_set(&run->error, ROLLBOX_ERR_SETUP_FAILED, ECHILD, "run", "%s", broken);
+        run->end.outcome = ROLLBOX_OUTCOME_ERROR;
+        error_set(&run->end.error, ROLLBOX_ERR_SETUP_FAILED, ECHILD, "run", "%s", broken);
         return;
     }
     enum oom_cause cause =
-        oom_cause(run, WIFSIGNALED(run->status) && WTERMSIG(run->status) == SIGKILL);
+        oom_cause(run, WIFSIGNALED(run->end.status) && WTERMSIG(run->end.status) == SIGKILL);
     if (cause == OOM_LIMIT)
-        run->outcome = ROLLBOX_OUTCOME_OUT_OF_MEMORY;
+        run->end.outcome = ROLLBOX_OUTCOME_OUT_OF_MEMORY;
     if (cause != OOM_HOST)
         return;
-    run->outcome = ROLLBOX_OUTCOME_ERROR;
-    error_set(&run->error, ROLLBOX_ERR_HOST_OUT_OF_MEMORY, ENOMEM, "run", "%s", host_has_no_memory);
+    run->end.outcome = ROLLBOX_OUTCOME_ERROR;
+    error_set(
+        &run->end.error, ROLLBOX_ERR_HOST_OUT_OF_MEMORY, ENOMEM, "run", "%s", host_has_no_memory);
 }
 
 /* Of the request as init got it. */
@@ -467,10 +470,10 @@ static const char *first_text(const struct run *run, uint32_t tag) {
     struct wire_field field;
     size_t position = 0;
 
-    if (run->request.length < sizeof(struct wire_header))
+    if (run->given.message.length < sizeof(struct wire_header))
         return NULL;
-    while (wire_next(run->request.data + sizeof(struct wire_header),
-               run->request.length - sizeof(struct wire_header), &position, &field) > 0)
+    while (wire_next(run->given.message.data + sizeof(struct wire_header),
+               run->given.message.length - sizeof(struct wire_header), &position, &field) > 0)
         if (field.tag == tag)
             return wire_text(&field);
     return NULL;
@@ -497,7 +500,7 @@ void run_answer(struct run *run, const struct guest_record *record) {
     } else if (record && record->kind == GUEST_EXITED) {
         handle_exited(run, record);
     }
-    if (run->exited && (run->session ? record != NULL : !run->killed && streams_ended(run)))
+    if (run->end.exited && (run->session ? record != NULL : !run->end.killed && streams_ended(run)))
         run_finish(run);
 }
 
@@ -590,19 +593,19 @@ static void on_box_dead(void *owner, struct box *box) {
     struct run *run = owner;
 
     (void)box;
-    if (!run->exited && !run->killed && run->outcome != ROLLBOX_OUTCOME_ERROR) {
+    if (!run->end.exited && !run->end.killed && run->end.outcome != ROLLBOX_OUTCOME_ERROR) {
         enum oom_cause cause = oom_cause(run, true);
 
-        run->outcome = ROLLBOX_OUTCOME_ERROR;
+        run->end.outcome = ROLLBOX_OUTCOME_ERROR;
         if (cause != OOM_NONE)
-            error_set(&run->error, ROLLBOX_ERR_HOST_OUT_OF_MEMORY, ENOMEM, "run",
+            error_set(&run->end.error, ROLLBOX_ERR_HOST_OUT_OF_MEMORY, ENOMEM, "run",
                 "the sandbox's init was killed because memory was short; run fewer sandboxes at "
                 "once");
         else
-            error_set(&run->error, ROLLBOX_ERR_SETUP_FAILED, ECHILD, "run",
+            error_set(&run->end.error, ROLLBOX_ERR_SETUP_FAILED, ECHILD, "run",
                 "the sandbox's init was killed from outside");
         if (cause == OOM_LIMIT && run->state == RUN_RUNNING)
-            run->outcome = ROLLBOX_OUTCOME_OUT_OF_MEMORY;
+            run->end.outcome = ROLLBOX_OUTCOME_OUT_OF_MEMORY;
     }
     run_finish(run);
 }
@@ -632,7 +635,7 @@ static void on_box_limit(void *owner, struct box *box, enum box_limit limit) {
         run_out_of_memory(run, limit == BOX_LIMIT_HOST_MEMORY);
         return;
     }
-    run->status = SIGXFSZ; /* what a single file past the limit ends with */
+    run->end.status = SIGXFSZ; /* what a single file past the limit ends with */
     run_kill(run, ROLLBOX_OUTCOME_SIGNAL);
 }
 
@@ -651,14 +654,15 @@ static const struct box_owner_ops box_ops = { .ready = on_box_ready,
 /* ---- starting ---- */
 
 int run_open_streams(struct run *run) {
-    if (run->stdio[1] >= 0)
+    if (run->fds.stdio[1] >= 0)
         return 0; /* the client's own */
     if (run->session && run->outputs[0].fd >= 0)
         return 0; /* tried before */
-    if (run->stdio[0] < 0 && (run->stdio[0] = fcntl(run->engine->null_fd, F_DUPFD_CLOEXEC, 3)) < 0)
+    if (run->fds.stdio[0] < 0 &&
+        (run->fds.stdio[0] = fcntl(run->engine->null_fd, F_DUPFD_CLOEXEC, 3)) < 0)
         return -errno;
     for (int i = 0; i < 2; i++) {
-        int r = output_open(&run->outputs[i], run, &run->stdio[i + 1]);
+        int r = output_open(&run->outputs[i], run, &run->fds.stdio[i + 1]);
         if (r < 0)
             return r;
     }
@@ -670,7 +674,7 @@ static void close_streams_again(struct run *run) {
         if (run->outputs[i].fd < 0)
             continue;
         output_done(&run->outputs[i]);
-        close_fd(&run->stdio[i + 1]);
+        close_fd(&run->fds.stdio[i + 1]);
     }
 }
 
@@ -678,15 +682,16 @@ static int hand_over(struct run *run, const struct box *box) {
     auto_buf struct buf fixed = BUF_INIT;
     bool restored = run->is_code && run->profile->serves,
          is_fixed = run->is_code && interpreter_is_fixed(run->profile);
-    auto_close int code = restored || is_fixed ? interpreter_code(&run->request) : -EBADF;
-    const int fds[5] = { run->stdio[0], run->stdio[1], run->stdio[2], code, run->engine->null_fd };
+    auto_close int code = restored || is_fixed ? interpreter_code(&run->given.message) : -EBADF;
+    const int fds[5] = { run->fds.stdio[0], run->fds.stdio[1], run->fds.stdio[2], code,
+        run->engine->null_fd };
 
     if ((restored || is_fixed) && code < 0)
         return code;
-    int r = is_fixed ? interpreter_request(&run->request, &fixed) : 0;
+    int r = is_fixed ? interpreter_request(&run->given.message, &fixed) : 0;
     if (r < 0)
         return r;
-    struct buf *request = is_fixed ? &fixed : &run->request;
+    struct buf *request = is_fixed ? &fixed : &run->given.message;
     ((struct wire_header *)(void *)request->data)->flags =
         GUEST_EXEC_FINAL | (restored ? GUEST_EXEC_RESTORED : 0) |
         (restored && is_fixed ? GUEST_EXEC_ALIKE : 0);
@@ -716,7 +721,7 @@ static int start_run(struct run *run, struct rollbox_error *error) {
         return r;
     }
     run->state = RUN_STARTING;
-    run->oom_kills_before = engine_oom_kills(run->engine, false);
+    run->watch.oom_kills_before = engine_oom_kills(run->engine, false);
     run->box = box;
     if (box->state == BOX_READY && (r = gateway_use(box, run, NULL, error)) < 0) {
         run->box = NULL;
@@ -727,7 +732,7 @@ static int start_run(struct run *run, struct rollbox_error *error) {
     box_set_owner(box, &box_ops, run);
     box_expect_start(box);
     if (box->private_dir && (processes = process_limit(run->profile)))
-        wire_add_u64(&run->request, GUEST_PROCESSES, processes);
+        wire_add_u64(&run->given.message, GUEST_PROCESSES, processes);
     r = hand_over(run, box);
     /* A new one that has ended already has said why: that is in its socket yet. */
     if (!is_spare && (r == -EPIPE || r == -ECONNRESET))
@@ -743,8 +748,8 @@ static int start_run(struct run *run, struct rollbox_error *error) {
         return error_set(error, error_code_of(-r, ROLLBOX_ERR_SETUP_FAILED), -r, "setup",
             "the command cannot be handed to the sandbox: %s", strerror(-r));
     }
-    for (size_t i = 0; i < ARRAY_SIZE(run->stdio); i++)
-        close_fd(&run->stdio[i]);
+    for (size_t i = 0; i < ARRAY_SIZE(run->fds.stdio); i++)
+        close_fd(&run->fds.stdio[i]);
     admission_handed_over(run);
     return 0;
 }

@@ -101,17 +101,17 @@ void attach_client(struct client *client, struct wire_message *message) {
     if (r == 0 && input && next < message->n_fds) {
         int fd = wire_take_fd(message, next++);
 
-        if (!run->has_terminal) {
+        if (!run->terminal.is_wanted) {
             close_fd(&fd);
         } else if (run->outputs[0].fd >= 0) {
             /* The last client types: the one before may be gone. */
-            terminal_input_free(run->terminal_input);
-            run->terminal_input = terminal_input_new(run->engine, client, fd, run->outputs[0].fd);
+            terminal_input_free(run->terminal.writer);
+            run->terminal.writer = terminal_input_new(run->engine, client, fd, run->outputs[0].fd);
         } else {
             /* It has not started yet, or its terminal is gone. */
-            close_fd(&run->input);
-            run->input = fd;
-            run->input_client = client;
+            close_fd(&run->terminal.input);
+            run->terminal.input = fd;
+            run->terminal.input_client = client;
         }
     }
     for (unsigned i = 0; i < 2 && r == 0; i++)

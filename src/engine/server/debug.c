@@ -76,9 +76,9 @@ static void add_op(const struct op *op, struct buf *to) {
 
 static void add_run(const struct run *run, struct buf *to) {
     buf_printf(to, "{\"run\": %llu, \"state\": \"%s\", \"main_pid\": %d, \"since_ms\": ",
-        (unsigned long long)run->exec, run_state_name(run->state), (int)run->main_pid);
-    if (run->started_ns)
-        buf_printf(to, "%lld", (long long)(clock_now_ns() - run->started_ns) / 1000000);
+        (unsigned long long)run->init.serial, run_state_name(run->state), (int)run->init.main_pid);
+    if (run->limits.started_ns)
+        buf_printf(to, "%lld", (long long)(clock_now_ns() - run->limits.started_ns) / 1000000);
     else
         buf_add_text(to, "null");
     buf_add_text(to, ", \"client_pid\": ");

@@ -51,7 +51,7 @@ static int add_user(struct run *run, const char *text, struct rollbox_error *err
         return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments",
             "user %.100s: must be USER, USER:GROUP or USER:GROUP:GROUPS, of names or numbers",
             text ? text : "?");
-    wire_add_text(&run->request, GUEST_USER, text);
+    wire_add_text(&run->given.message, GUEST_USER, text);
     return 0;
 }
 
@@ -88,17 +88,17 @@ static int parse_exec_field(struct run *run, const struct wire_field *field, str
         given->streams = (unsigned)number & 3;
         return 0;
     case TAG_EXTRA:
-        given->extra = (unsigned)MIN(number, (uint64_t)ARRAY_SIZE(run->extra) + 1);
+        given->extra = (unsigned)MIN(number, (uint64_t)ARRAY_SIZE(run->fds.extra) + 1);
         return 0;
     case TAG_DETACHED:
         run->is_detached = number;
         return 0;
     case TAG_TERMINAL:
-        run->has_terminal = true;
-        wire_add_u64(&run->request, GUEST_TERMINAL, number);
+        run->terminal.is_wanted = true;
+        wire_add_u64(&run->given.message, GUEST_TERMINAL, number);
         return 0;
     case TAG_NO_TRACE:
-        wire_add_u64(&run->request, GUEST_NO_TRACE, number);
+        wire_add_u64(&run->given.message, GUEST_NO_TRACE, number);
         return 0;
     default:
         return 1;
@@ -113,9 +113,9 @@ static size_t add_image_command(struct run *run) {
     if (!image || image->plan.places)
         return 0;
     for (char *const *word = image->stored->manifest.entrypoint; *word; word++, n++)
-        wire_add_text(&run->request, GUEST_ARG, *word);
+        wire_add_text(&run->given.message, GUEST_ARG, *word);
     for (char *const *word = image->stored->manifest.cmd; *word; word++, n++)
-        wire_add_text(&run->request, GUEST_ARG, *word);
+        wire_add_text(&run->given.message, GUEST_ARG, *word);
     return n;
 }
 
@@ -127,8 +127,8 @@ static bool is_code(const struct run *run) {
     size_t position = 0, n = 0;
 
     while (n < ARRAY_SIZE(words) &&
-           wire_next(run->request.data + sizeof(struct wire_header),
-               run->request.length - sizeof(struct wire_header), &position, &field) > 0)
+           wire_next(run->given.message.data + sizeof(struct wire_header),
+               run->given.message.length - sizeof(struct wire_header), &position, &field) > 0)
         if (field.tag == GUEST_ARG)
             words[n++] = field.data;
     return !strcmp(words[0], "python3") &&
@@ -143,8 +143,8 @@ static bool brings_packages(const struct run *run) {
     struct wire_field field;
     size_t position = 0;
 
-    while (wire_next(run->request.data + sizeof(struct wire_header),
-               run->request.length - sizeof(struct wire_header), &position, &field) > 0)
+    while (wire_next(run->given.message.data + sizeof(struct wire_header),
+               run->given.message.length - sizeof(struct wire_header), &position, &field) > 0)
         for (size_t i = 0; field.tag == GUEST_FILE_PATH && i < ARRAY_SIZE(parts); i++)
             if (memmem(field.data, field.length, parts[i], strlen(parts[i])))
                 return true;
@@ -165,7 +165,7 @@ static int decode_fields(struct run *run, struct wire_message *message, struct g
     if (r < 0 || !(env = calloc(n_fields + 1, sizeof *env)))
         return error_set(error, r < 0 ? ROLLBOX_ERR_PROTOCOL : ROLLBOX_ERR_RESOURCE_EXHAUSTED,
             r < 0 ? EBADMSG : ENOMEM, "arguments", "the request cannot be read");
-    wire_begin(&run->request, GUEST_EXEC, 0);
+    wire_begin(&run->given.message, GUEST_EXEC, 0);
     position = 0;
     while (wire_next(message->data, message->length, &position, &field) > 0) {
         const char *text = wire_text(&field);
@@ -184,7 +184,7 @@ static int decode_fields(struct run *run, struct wire_message *message, struct g
                 return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, text ? E2BIG : EINVAL,
                     "arguments", "argv: %s",
                     text ? "too many arguments" : "an argument has a NUL inside");
-            wire_add(&run->request, GUEST_ARG, field.data, field.length);
+            wire_add(&run->given.message, GUEST_ARG, field.data, field.length);
             break;
         case TAG_ENV:
             if (!text || !strchr(text, '=') || text[0] == '=' || n_env == MAX_ENVIRONMENT)
@@ -198,7 +198,7 @@ static int decode_fields(struct run *run, struct wire_message *message, struct g
                 return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments",
                     "cwd: must be an absolute path inside the sandbox");
             have_cwd = true;
-            wire_add(&run->request, GUEST_CWD, field.data, field.length);
+            wire_add(&run->given.message, GUEST_CWD, field.data, field.length);
             break;
         case TAG_TIMEOUT:
             have_timeout = wire_u64(&field, &timeout) == 0;
@@ -216,13 +216,13 @@ static int decode_fields(struct run *run, struct wire_message *message, struct g
                               INT64_MAX); /* JSON has no larger number (hibernate_manifest.c) */
             break;
         case TAG_FILE_PATH:
-            wire_add(&run->request, GUEST_FILE_PATH, field.data, field.length);
+            wire_add(&run->given.message, GUEST_FILE_PATH, field.data, field.length);
             break;
         case TAG_FILE_MODE:
-            wire_add(&run->request, GUEST_FILE_MODE, field.data, field.length);
+            wire_add(&run->given.message, GUEST_FILE_MODE, field.data, field.length);
             break;
         case TAG_FILE_DATA:
-            wire_add(&run->request, GUEST_FILE_DATA, field.data, field.length);
+            wire_add(&run->given.message, GUEST_FILE_DATA, field.data, field.length);
             break;
         case TAG_STDIN:
             given->stdin_file = wire_u64(&field, &number) == 0 && number;
@@ -260,23 +260,24 @@ static int decode_fields(struct run *run, struct wire_message *message, struct g
             "argv: must have at least one argument, unless the policy has an image that says what "
             "to run");
     if (!have_cwd)
-        wire_add_text(&run->request, GUEST_CWD,
+        wire_add_text(&run->given.message, GUEST_CWD,
             run->profile->policy->cwd                  ? run->profile->policy->cwd
             : run->profile->plan->flags & PLAN_PROCESS ? ""
                                                        : "/tmp");
-    run->n_env = profile_add_environment(
-        &run->request, run->profile, run->session ? run->session->origin.clone_id : -1, env, n_env);
+    run->given.n_env = profile_add_environment(&run->given.message, run->profile,
+        run->session ? run->session->origin.clone_id : -1, env, n_env);
     /* What was started already cannot be given another environment, and has made up its mind about
      * its streams. */
     const bool suits_interpreter = !n_env && !given->stdio && !run->session;
     run->is_code = run->is_code && suits_interpreter && is_code(run) && !brings_packages(run);
-    run->timeout_ms = have_timeout   ? (int64_t)timeout
-                      : run->session ? run->profile->policy->timeout_ms
-                                     : policy_run_timeout_ms(run->profile->policy);
-    run->output_limit = output == UINT64_MAX ? run->profile->policy->max_output_bytes : output;
-    return buf_failed(&run->request) ? error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM,
-                                           "arguments", "out of memory")
-                                     : 0;
+    run->limits.timeout_ms = have_timeout   ? (int64_t)timeout
+                             : run->session ? run->profile->policy->timeout_ms
+                                            : policy_run_timeout_ms(run->profile->policy);
+    run->limits.output_limit =
+        output == UINT64_MAX ? run->profile->policy->max_output_bytes : output;
+    return buf_failed(&run->given.message) ? error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED,
+                                                 ENOMEM, "arguments", "out of memory")
+                                           : 0;
 }
 
 static int take_descriptors(struct run *run, struct wire_message *message,
@@ -286,27 +287,29 @@ static int take_descriptors(struct run *run, struct wire_message *message,
 
     if (message->n_fds != n || given->stdin_file + given->stdio + given->input > 1 ||
         (given->stdio && message->header.type == PROTOCOL_EXEC) ||
-        (given->stdin_file && run->has_terminal) || given->extra > ARRAY_SIZE(run->extra))
+        (given->stdin_file && run->terminal.is_wanted) || given->extra > ARRAY_SIZE(run->fds.extra))
         return error_set(error, ROLLBOX_ERR_PROTOCOL, EBADMSG, "arguments",
             "the request has not the descriptors that it names");
     const size_t n_stdio = given->stdio ? 3 : (size_t)given->stdin_file;
     for (size_t i = 0; i < n_stdio; i++)
-        run->stdio[i] = wire_take_fd(message, next++);
+        run->fds.stdio[i] = wire_take_fd(message, next++);
     if (given->input)
-        *(run->has_terminal ? &run->input : &run->stdio[0]) = wire_take_fd(message, next++);
+        *(run->terminal.is_wanted ? &run->terminal.input : &run->fds.stdio[0]) =
+            wire_take_fd(message, next++);
     for (unsigned i = 0; i < 2; i++)
         if (given->streams & 1u << i)
-            run->streams[i] = wire_take_fd(message, next++);
-    run->stdin_is_data = given->stdin_file;
-    run->stdin_is_piped = given->input;
-    run->n_extra_given = given->extra;
-    while (run->n_extra < given->extra)
-        run->extra[run->n_extra++] = wire_take_fd(message, next++);
-    for (size_t i = 0; i < ARRAY_SIZE(run->stdio); i++)
-        if (run->stdio[i] >= 0 && !given->stdin_file)
-            stream_let_open(run->engine, run->stdio[i]);
-    for (unsigned i = 0; i < run->n_extra; i++)
-        stream_let_open(run->engine, run->extra[i]);
+            run->fds.streams[i] = wire_take_fd(message, next++);
+    run->stdin_kind = given->stdin_file ? RUN_STDIN_DATA
+                      : given->input    ? RUN_STDIN_PIPED
+                                        : RUN_STDIN_FILE;
+    run->given.n_extra_given = given->extra;
+    while (run->fds.n_extra < given->extra)
+        run->fds.extra[run->fds.n_extra++] = wire_take_fd(message, next++);
+    for (size_t i = 0; i < ARRAY_SIZE(run->fds.stdio); i++)
+        if (run->fds.stdio[i] >= 0 && !given->stdin_file)
+            stream_let_open(run->engine, run->fds.stdio[i]);
+    for (unsigned i = 0; i < run->fds.n_extra; i++)
+        stream_let_open(run->engine, run->fds.extra[i]);
     return 0;
 }
 
@@ -334,7 +337,7 @@ void run_request(struct client *client, struct wire_message *message) {
         return;
     }
     run->client = client;
-    run->input_client = client;
+    run->terminal.input_client = client;
     run->serial = message->header.serial;
     list_add_tail(&client->runs, &run->of_client);
     if (decode_fields(run, message, &given, &error) < 0 ||

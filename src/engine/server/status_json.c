@@ -62,7 +62,7 @@ static bool restores_runs(const struct session *session) {
     list_for_each(node, &session->commands.runs) {
         const struct run *run = container_of(node, struct run, of_session);
 
-        if (run->main_pid && run->state == RUN_STARTING)
+        if (run->init.main_pid && run->state == RUN_STARTING)
             return true;
     }
     return false;
@@ -85,7 +85,7 @@ static void add_execs(const struct session *session, struct buf *to) {
 
         buf_add_text(to, ", \"command\": ");
         json_add_string(to, command, command ? strlen(command) : 0);
-        const char *terminal = run->has_terminal ? "true" : "false";
+        const char *terminal = run->terminal.is_wanted ? "true" : "false";
         buf_printf(to,
             ", \"state\": \"%s\", \"terminal\": %s, \"detached\": %s, \"output_bytes\": %llu}",
             run->state == RUN_RUNNING ? "running" : "starting", terminal,
@@ -307,7 +307,7 @@ static const struct run *run_of(
     list_for_each(node, &session->commands.runs) {
         const struct run *run = container_of(node, struct run, of_session);
 
-        if (run->main_pid == inner && inner)
+        if (run->init.main_pid == inner && inner)
             return run;
     }
     return parents;

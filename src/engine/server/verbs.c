@@ -484,7 +484,7 @@ static int handle_resize(struct call *call) {
     struct run *run = find_command(call);
     if (!run)
         return -ESRCH;
-    if (!run->has_terminal || run->outputs[0].fd < 0 ||
+    if (!run->terminal.is_wanted || run->outputs[0].fd < 0 ||
         ioctl(run->outputs[0].fd, TIOCSWINSZ, &size) < 0)
         return error_set(call->error, ROLLBOX_ERR_INVALID_ARGUMENT, ENOTTY, "arguments",
             "the command has no terminal");
@@ -500,7 +500,7 @@ static int handle_claim(struct call *call) {
     struct run *run = find_command(call);
     if (!run)
         return -ESRCH;
-    int fds[ARRAY_SIZE(run->pipes)];
+    int fds[ARRAY_SIZE(run->fds.pipes)];
     size_t n = exec_claim(run, call->request->number, &json, fds);
 
     wire_begin(&reply, PROTOCOL_TEXT, call->message->header.serial);

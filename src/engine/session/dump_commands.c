@@ -46,22 +46,23 @@ static int note_command(struct checkpoint *checkpoint, int *masters, const struc
         command->operation_length = run->operation_length - prefix;
         memcpy(command->operation, run->operation + prefix, command->operation_length);
     }
-    command->pid = run->main_pid;
-    command->output_limit = run->output_limit;
-    command->has_terminal = run->has_terminal;
-    if (run->timeout_ms > 0)
+    command->pid = run->init.main_pid;
+    command->output_limit = run->limits.output_limit;
+    command->has_terminal = run->terminal.is_wanted;
+    if (run->limits.timeout_ms > 0)
         command->timeout_ms =
-            MAX(run->timeout_ms - (clock_now_ns() - run->started_ns) / 1000000, (int64_t)1);
-    if (run->has_terminal)
+            MAX(run->limits.timeout_ms - (clock_now_ns() - run->limits.started_ns) / 1000000,
+                (int64_t)1);
+    if (run->terminal.is_wanted)
         return run->outputs[0].fd < 0
                    ? 0
                    : add_terminal(checkpoint, masters, run->outputs[0].fd, index);
     for (unsigned i = 0; i < ARRAY_SIZE(run->outputs); i++)
         if (run->outputs[i].fd >= 0 && fstat(run->outputs[i].fd, &st) == 0)
             add_pipe(checkpoint, st.st_ino, index, i + 1, true);
-    for (unsigned i = 0; i < ARRAY_SIZE(run->pipes); i++)
-        if (run->pipes[i].inode)
-            add_pipe(checkpoint, run->pipes[i].inode, index, i, run->pipes[i].is_written);
+    for (unsigned i = 0; i < ARRAY_SIZE(run->fds.pipes); i++)
+        if (run->fds.pipes[i].inode)
+            add_pipe(checkpoint, run->fds.pipes[i].inode, index, i, run->fds.pipes[i].is_written);
     return 0;
 }
 
@@ -74,7 +75,7 @@ int dump_commands_note(const struct session *session, struct checkpoint *checkpo
     list_for_each(node, &session->commands.runs)
         n_runs++;
     checkpoint->commands = calloc(n_runs + 1, sizeof *checkpoint->commands);
-    checkpoint->pipes = calloc(n_runs * (ARRAY_SIZE(((struct run *)0)->pipes) + 2) + n_drains +
+    checkpoint->pipes = calloc(n_runs * (ARRAY_SIZE(((struct run *)0)->fds.pipes) + 2) + n_drains +
                                    session->commands.n_orphan_pipes + 1,
         sizeof *checkpoint->pipes);
     checkpoint->terminals = calloc(DUMP_WORKER_MAX_TERMINALS, sizeof *checkpoint->terminals);
@@ -83,7 +84,7 @@ int dump_commands_note(const struct session *session, struct checkpoint *checkpo
     list_for_each(node, &session->commands.runs) {
         struct run *run = container_of(node, struct run, of_session);
 
-        if (run->state == RUN_RUNNING && run->exec &&
+        if (run->state == RUN_RUNNING && run->init.serial &&
             (r = note_command(checkpoint, masters, run)) < 0)
             return r;
     }

@@ -51,8 +51,8 @@ void exec_enter(struct run *run) {
     struct rollbox_error error;
 
     for (unsigned i = 0; i < 2; i++)
-        if (run->streams[i] >= 0) {
-            int r = stream_add(&run->outputs[i], TAKE_FD(run->streams[i]));
+        if (run->fds.streams[i] >= 0) {
+            int r = stream_add(&run->outputs[i], TAKE_FD(run->fds.streams[i]));
             if (r < 0) {
                 error_set(&error, error_code_of(-r, ROLLBOX_ERR_INVALID_ARGUMENT), -r, "arguments",
                     "stream_fds[%u] cannot be written to: %s", i, strerror(-r));
@@ -63,7 +63,7 @@ void exec_enter(struct run *run) {
             }
         }
     run->session_ops = &session_ops;
-    run->exec = ++run->engine->next_exec;
+    run->init.serial = ++run->engine->next_exec;
     list_add_tail(&session->commands.runs, &run->of_session);
     list_add_tail(&session->commands.waiting, &run->in_queue);
     session->commands.n_runs++;
@@ -91,17 +91,17 @@ struct run *exec_adopt(struct session *session, const struct checkpoint_command 
     run->session_ops = &session_ops;
     run->box = session->box;
     run->state = RUN_STARTING;
-    run->main_pid = command->pid;
+    run->init.main_pid = command->pid;
     run->is_detached = true;
-    run->timeout_ms = command->timeout_ms;
-    run->output_limit = command->output_limit;
-    run->has_terminal = command->has_terminal;
+    run->limits.timeout_ms = command->timeout_ms;
+    run->limits.output_limit = command->output_limit;
+    run->terminal.is_wanted = command->has_terminal;
     memcpy(run->operation, command->operation, command->operation_length);
     run->operation_length = command->operation_length;
     session_name_operation(session, run->operation, &run->operation_length);
-    wire_begin(&run->request, GUEST_EXEC, 0);
-    wire_add_text(&run->request, GUEST_ARG, command->description);
-    run->exec = ++run->engine->next_exec;
+    wire_begin(&run->given.message, GUEST_EXEC, 0);
+    wire_add_text(&run->given.message, GUEST_ARG, command->description);
+    run->init.serial = ++run->engine->next_exec;
     list_add_tail(&session->commands.runs, &run->of_session);
     session->commands.n_runs++;
     /* After a reset it is under way again. */
@@ -131,8 +131,8 @@ static void forget_oldest(struct session *session) {
 
 /* A process in the sandbox may still have them. */
 static void keep_orphan_pipes(struct session *session, const struct run *run) {
-    for (size_t i = 0; i < ARRAY_SIZE(run->pipes); i++) {
-        if (!run->pipes[i].inode)
+    for (size_t i = 0; i < ARRAY_SIZE(run->fds.pipes); i++) {
+        if (!run->fds.pipes[i].inode)
             continue;
         if (session->commands.n_orphan_pipes == MAX_STRAYS)
             memmove(session->commands.orphan_pipes, session->commands.orphan_pipes + 1,
@@ -143,8 +143,8 @@ static void keep_orphan_pipes(struct session *session, const struct run *run) {
             return;
         session->commands.orphan_pipes = orphan_pipes;
         orphan_pipes[session->commands.n_orphan_pipes++] =
-            (struct orphan_pipe){ .inode = run->pipes[i].inode,
-                .is_written = run->pipes[i].is_written };
+            (struct orphan_pipe){ .inode = run->fds.pipes[i].inode,
+                .is_written = run->fds.pipes[i].is_written };
     }
 }
 
@@ -163,10 +163,10 @@ static struct session *leave(struct run *run) {
     memcpy(ended->operation, run->operation, sizeof ended->operation);
     ended->operation_length = run->operation_length;
     ended->command = run_describe(run);
-    ended->outcome = run->outcome;
-    ended->status = run->status;
-    ended->wall_ns = run->wall_ns;
-    ended->cpu_ns = run->cpu_ns;
+    ended->outcome = run->end.outcome;
+    ended->status = run->end.status;
+    ended->wall_ns = run->end.wall_ns;
+    ended->cpu_ns = run->end.cpu_ns;
     ended->told = run->client || !list_empty(&run->waiters);
     list_add_tail(&session->commands.ended, &ended->node);
     if (++session->commands.n_ended > MAX_ENDED)
@@ -177,9 +177,9 @@ static struct session *leave(struct run *run) {
 /* A time-out must be one even if init is blocked. All processes of the sandbox go; its files
  * stay. */
 static void on_deaf(struct loop_timer *timer) {
-    struct run *run = container_of(timer, struct run, timeout);
+    struct run *run = container_of(timer, struct run, limits.timer);
 
-    if (run->exec && run->state != RUN_ENDED && run->session->box &&
+    if (run->init.serial && run->state != RUN_ENDED && run->session->box &&
         run->session->box->state != BOX_DYING)
         box_kill(run->session->box);
 }
@@ -199,26 +199,27 @@ static int send_signal(struct session *session, uint64_t target, int number, uns
 }
 
 int exec_signal(struct run *run, int number, enum rollbox_scope scope) {
-    run->was_sent_kill |= number == SIGKILL;
-    return run->state == RUN_QUEUED ? -EAGAIN : send_signal(run->session, run->exec, number, scope);
+    run->end.was_sent_kill |= number == SIGKILL;
+    return run->state == RUN_QUEUED ? -EAGAIN
+                                    : send_signal(run->session, run->init.serial, number, scope);
 }
 
 bool exec_kill(struct run *run) {
     struct session *session = run->session;
 
-    if (!run->exec || run->state == RUN_QUEUED || session->state == SESSION_CLOSING)
+    if (!run->init.serial || run->state == RUN_QUEUED || session->state == SESSION_CLOSING)
         return false;
-    run->was_sent_kill = true;
-    int r = send_signal(session, run->exec, SIGKILL, ROLLBOX_SCOPE_TREE);
-    run->kill_due = r == -EAGAIN;
-    session->commands.kill_due |= run->kill_due;
+    run->end.was_sent_kill = true;
+    int r = send_signal(session, run->init.serial, SIGKILL, ROLLBOX_SCOPE_TREE);
+    const bool was_told = run->kill != RUN_KILL_NONE;
+    session->commands.kill_due |= r == -EAGAIN;
+    if (r == 0 || r == -EAGAIN || was_told)
+        run->kill = r == -EAGAIN ? RUN_KILL_DUE : RUN_KILL_SENT;
     if (r != 0 && r != -EAGAIN)
         return false;
-    if (!run->told_to_end) {
-        run->told_to_end = true;
+    if (!was_told)
         (void)loop_timer_set(
-            session->engine->loop, &run->timeout, clock_now_ns() + DEAF_NS, on_deaf);
-    }
+            session->engine->loop, &run->limits.timer, clock_now_ns() + DEAF_NS, on_deaf);
     return true;
 }
 
@@ -241,38 +242,40 @@ static void note_pipe(struct run_pipe *pipe, int fd) {
 }
 
 static int send_exec(struct session *session, struct run *run, struct rollbox_error *error) {
-    int fds[3 + ARRAY_SIZE(run->extra)], r = run->has_terminal ? 0 : run_open_streams(run);
+    int fds[3 + ARRAY_SIZE(run->fds.extra)],
+        r = run->terminal.is_wanted ? 0 : run_open_streams(run);
     size_t n = 0;
 
     if (r < 0)
         return error_set(error, error_code_of(-r, ROLLBOX_ERR_INTERNAL), -r, "setup",
             "the pipes of the command cannot be made: %s", strerror(-r));
-    for (size_t i = 0; i < ARRAY_SIZE(run->stdio) && !run->has_terminal; i++)
-        fds[n++] = run->stdio[i];
-    for (unsigned i = 0; i < run->n_extra; i++)
-        fds[n++] = run->extra[i];
-    ((struct wire_header *)(void *)run->request.data)->serial = run->exec;
+    for (size_t i = 0; i < ARRAY_SIZE(run->fds.stdio) && !run->terminal.is_wanted; i++)
+        fds[n++] = run->fds.stdio[i];
+    for (unsigned i = 0; i < run->fds.n_extra; i++)
+        fds[n++] = run->fds.extra[i];
+    ((struct wire_header *)(void *)run->given.message.data)->serial = run->init.serial;
     gateway_run_begins(run, session->box);
-    r = wire_send_patiently(session->box->socket, &run->request, fds, n);
+    r = wire_send_patiently(session->box->socket, &run->given.message, fds, n);
     if (r == -EAGAIN)
         return r; /* its pipes are kept for the next try */
     if (r < 0)
         return error_set(error, error_code_of(-r, ROLLBOX_ERR_SETUP_FAILED), -r, "setup",
             "the command cannot be handed to the sandbox: %s", strerror(-r));
-    if (run->stdin_is_piped)
-        note_pipe(&run->pipes[0], run->stdio[0]);
-    for (unsigned i = 0; i < run->n_extra; i++)
-        note_pipe(&run->pipes[3 + i], run->extra[i]);
-    for (size_t i = 0; i < ARRAY_SIZE(run->stdio); i++)
-        close_fd(&run->stdio[i]);
+    if (run->stdin_kind == RUN_STDIN_PIPED)
+        note_pipe(&run->fds.pipes[0], run->fds.stdio[0]);
+    for (unsigned i = 0; i < run->fds.n_extra; i++)
+        note_pipe(&run->fds.pipes[3 + i], run->fds.extra[i]);
+    for (size_t i = 0; i < ARRAY_SIZE(run->fds.stdio); i++)
+        close_fd(&run->fds.stdio[i]);
     admission_handed_over(run);
-    while (run->n_extra)
-        close(run->extra[--run->n_extra]);
+    while (run->fds.n_extra)
+        close(run->fds.extra[--run->fds.n_extra]);
     session_events_command_sent(run);
     run->state = RUN_STARTING;
     run->box = session->box;
     session->files.dirty = true; /* again: a state may have been taken while it waited */
-    (void)loop_timer_set(session->engine->loop, &run->timeout, clock_now_ns() + START_NS, on_deaf);
+    (void)loop_timer_set(
+        session->engine->loop, &run->limits.timer, clock_now_ns() + START_NS, on_deaf);
     return 0;
 }
 
@@ -285,8 +288,8 @@ void exec_tell_again(struct session *session) {
     list_for_each(node, &session->commands.runs) {
         struct run *run = container_of(node, struct run, of_session);
 
-        if (run->kill_due && !exec_kill(run))
-            run->kill_due = false;
+        if (run->kill == RUN_KILL_DUE && !exec_kill(run))
+            run->kill = RUN_KILL_SENT;
     }
 }
 
@@ -328,11 +331,11 @@ static void finish(struct run *run) {
     run->state = RUN_ENDED;
     for (size_t i = 0; i < ARRAY_SIZE(run->outputs); i++)
         output_hand_over(&run->outputs[i]);
-    for (size_t i = 0; i < ARRAY_SIZE(run->pipes) && run->session->box; i++)
-        box_close(run->session->box, &run->pipes[i].kept);
+    for (size_t i = 0; i < ARRAY_SIZE(run->fds.pipes) && run->session->box; i++)
+        box_close(run->session->box, &run->fds.pipes[i].kept);
     session_events_command_ended(run); /* before the client knows */
     result_send(run);
-    const bool has_run = run->outcome != ROLLBOX_OUTCOME_ERROR;
+    const bool has_run = run->end.outcome != ROLLBOX_OUTCOME_ERROR;
     struct session *session = leave(run);
     run_free(run);
     session_touch(session);
@@ -354,8 +357,8 @@ static const struct run_session_ops session_ops = {
 
 /* There is no init any more that would tell its end: it has failed, unless its outcome is known. */
 void exec_end(struct run *run, const struct rollbox_error *error) {
-    run->exec = 0;
-    if (run->outcome == ROLLBOX_OUTCOME_ERROR || run->killed)
+    run->init.serial = 0;
+    if (run->end.outcome == ROLLBOX_OUTCOME_ERROR || run->end.killed)
         run_finish(run);
     else
         run_fail(run, error->code, error->error_number, error->stage, error->message);
@@ -367,7 +370,7 @@ static struct run *of_serial(struct session *session, uint64_t serial) {
     list_for_each(node, &session->commands.runs) {
         struct run *run = container_of(node, struct run, of_session);
 
-        if (run->exec == serial)
+        if (run->init.serial == serial)
             return run;
     }
     return NULL;
@@ -376,15 +379,16 @@ static struct run *of_serial(struct session *session, uint64_t serial) {
 void exec_signalled(struct session *session, uint64_t serial) {
     struct run *run = of_serial(session, serial);
 
-    if (run && run->told_to_end)
-        loop_timer_clear(run->engine->loop, &run->timeout);
+    if (run && run->kill != RUN_KILL_NONE)
+        loop_timer_clear(run->engine->loop, &run->limits.timer);
 }
 
 static int take_terminal(struct run *run, int take_master) {
     auto_close int master = take_master;
 
-    if (run->input >= 0 && !(run->terminal_input = terminal_input_new(
-                                 run->engine, run->input_client, TAKE_FD(run->input), master)))
+    if (run->terminal.input >= 0 &&
+        !(run->terminal.writer = terminal_input_new(
+              run->engine, run->terminal.input_client, TAKE_FD(run->terminal.input), master)))
         return -ENOMEM;
     return output_adopt(&run->outputs[0], TAKE_FD(master));
 }
@@ -396,28 +400,29 @@ void exec_answer(
     if (!run)
         return;
     if (record->kind == GUEST_EXEC_FAILED) {
-        run->exec = 0; /* there is nothing to kill */
-        if (run->outcome == ROLLBOX_OUTCOME_ERROR || run->killed)
+        run->init.serial = 0; /* there is nothing to kill */
+        if (run->end.outcome == ROLLBOX_OUTCOME_ERROR || run->end.killed)
             run_finish(run);
         else
             run_answer(run, record);
         return;
     }
     if (record->kind == GUEST_STARTED) {
-        run->main_pid = (pid_t)record->value;
-        run->counts.stream = record->wall_ns;
+        run->init.main_pid = (pid_t)record->value;
+        run->end.counts.stream = record->wall_ns;
     }
-    if (record->kind == GUEST_STARTED && run->has_terminal) {
+    if (record->kind == GUEST_STARTED && run->terminal.is_wanted) {
         int r = n_fds ? take_terminal(run, TAKE_FD(fds[0])) : -EPROTO;
         if (r < 0)
             run_fail(run, ROLLBOX_ERR_RESOURCE_EXHAUSTED, -r, "run",
                 "the terminal of the command cannot be read");
     }
     if (record->kind == GUEST_EXITED) {
-        run->kill_due = false;
-        run->exec = 0;
-        if (run->outcome == ROLLBOX_OUTCOME_OUT_OF_MEMORY ||
-            run->error.code == ROLLBOX_ERR_HOST_OUT_OF_MEMORY)
+        if (run->kill == RUN_KILL_DUE)
+            run->kill = RUN_KILL_SENT;
+        run->init.serial = 0;
+        if (run->end.outcome == ROLLBOX_OUTCOME_OUT_OF_MEMORY ||
+            run->end.error.code == ROLLBOX_ERR_HOST_OUT_OF_MEMORY)
             session_oom_forget(session); /* that is counted by now, and no later kill's cause */
     }
     run_answer(run, record);
@@ -440,12 +445,12 @@ size_t exec_claim(struct run *run, uint64_t wanted, struct buf *json, int *ret_f
     size_t n = 0;
 
     buf_add_text(json, "{\"fds\": [");
-    for (size_t i = 0; i < ARRAY_SIZE(run->pipes); i++) {
-        if (run->pipes[i].kept < 0 || !(wanted & 1ull << i))
+    for (size_t i = 0; i < ARRAY_SIZE(run->fds.pipes); i++) {
+        if (run->fds.pipes[i].kept < 0 || !(wanted & 1ull << i))
             continue;
         buf_printf(json, "%s{\"slot\": %zu, \"mode\": \"%s\"}", n ? ", " : "", i,
-            run->pipes[i].is_written ? "r" : "w");
-        ret_fds[n++] = TAKE_FD(run->pipes[i].kept);
+            run->fds.pipes[i].is_written ? "r" : "w");
+        ret_fds[n++] = TAKE_FD(run->fds.pipes[i].kept);
     }
     buf_add_text(json, "]}");
     return n;

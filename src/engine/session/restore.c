@@ -44,9 +44,10 @@ static int make_pipe(
     stream_let_open(session->engine, *ret_end);
     int ours = ends[!pipe->is_written];
     if (run) {
-        run->pipes[pipe->slot] = (struct run_pipe){ .inode = fstat(ours, &st) == 0 ? st.st_ino : 0,
-            .is_written = pipe->is_written,
-            .kept = ours };
+        run->fds.pipes[pipe->slot] =
+            (struct run_pipe){ .inode = fstat(ours, &st) == 0 ? st.st_ino : 0,
+                .is_written = pipe->is_written,
+                .kept = ours };
     } else if (pipe->is_written) {
         (void)fcntl(ours, F_SETFL, O_NONBLOCK);
         drain_add(session->engine, session->number, ours);
@@ -75,7 +76,7 @@ int restore_start(struct session *session,
             r = -ENOMEM;
             break;
         }
-        wire_add_u64(&message, GUEST_TARGET, runs[i]->exec);
+        wire_add_u64(&message, GUEST_TARGET, runs[i]->init.serial);
         wire_add_u64(&message, GUEST_PROCESS, (uint64_t)checkpoint->commands[i].pid);
     }
     for (size_t i = 0; i < checkpoint->n_pipes && r == 0; i++) {
@@ -108,7 +109,7 @@ static struct run *run_of(struct session *session, pid_t pid) {
     list_for_each(node, &session->commands.runs) {
         struct run *run = container_of(node, struct run, of_session);
 
-        if (run->main_pid == pid && run->state == RUN_STARTING)
+        if (run->init.main_pid == pid && run->state == RUN_STARTING)
             return run;
     }
     return NULL;

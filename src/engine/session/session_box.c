@@ -444,8 +444,8 @@ static void end_over_disk(struct session *session, bool spares_agents) {
     list_for_each(node, &session->commands.runs) {
         struct run *run = container_of(node, struct run, of_session);
 
-        if (run->state == RUN_RUNNING && !run->killed && !run->exited) {
-            run->status = SIGXFSZ;
+        if (run->state == RUN_RUNNING && !run->end.killed && !run->end.exited) {
+            run->end.status = SIGXFSZ;
             run_kill(run, ROLLBOX_OUTCOME_SIGNAL);
         }
     }
@@ -502,8 +502,8 @@ static unsigned count_files(void *owner) {
 
         for (size_t i = 0; i < ARRAY_SIZE(run->outputs); i++)
             n += run->outputs[i].fd >= 0;
-        for (size_t i = 0; i < ARRAY_SIZE(run->pipes); i++)
-            n += run->pipes[i].kept >= 0;
+        for (size_t i = 0; i < ARRAY_SIZE(run->fds.pipes); i++)
+            n += run->fds.pipes[i].kept >= 0;
     }
     return n;
 }
