@@ -13,8 +13,8 @@
 #include "base/cleanup.h"
 #include "serve/server.h"
 
-/* A plan lives as long as the connection to the engine. */
-#define PLANS_MAX 4096u
+/* Found without a thread of the pool. */
+#define PLANS_MAX 512u
 
 static const char *const free_keys[] = { "cwd", "env", "image", "user", "users", "hostname",
     "max_memory", "max_processes", "max_cpu", "max_disk", "max_open_files", "max_output", "timeout",
@@ -83,11 +83,20 @@ static void prepare_work(struct pool_job *job) {
             &preparation->plan, &preparation->error) < 0;
 }
 
+/* The oldest ones go: librollbox has them still, and a thread of the pool asks it at no cost. */
 static void remember(struct server *server, struct preparation *preparation) {
     struct known_plan *known = calloc(1, sizeof *known);
 
     if (!known)
         return;
+    if (server->n_plans == PLANS_MAX) {
+        struct known_plan *oldest = container_of(server->plans.next, struct known_plan, node);
+
+        list_remove(&oldest->node);
+        free(oldest->text);
+        free(oldest);
+        server->n_plans--;
+    }
     known->text = TAKE_PTR(preparation->text);
     known->plan = preparation->plan;
     list_add_tail(&server->plans, &known->node);
@@ -137,11 +146,9 @@ void policies_prepare(
         }
     }
     struct preparation *preparation = text ? calloc(1, sizeof *preparation) : NULL;
-    if (!preparation || server->n_plans >= PLANS_MAX) {
+    if (!preparation) {
         free(text);
-        free(preparation);
-        exchange_problem(exchange, 503, "resource_exhausted",
-            "the server has compiled %u different policies, and keeps no more", server->n_plans);
+        exchange_problem(exchange, 503, "resource_exhausted", "the server is out of memory");
         return;
     }
     preparation->job = (struct pool_job){ .work = prepare_work, .done = prepare_done };

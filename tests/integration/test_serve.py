@@ -267,6 +267,16 @@ def test_network_rules_of_a_client_lead_to_nothing_of_the_host(server):
     assert server.call("POST", "/v1/runs", {"argv": ["true"], "policy": {"net_allow_hosts": ["x.test"]}}, token=token)[0] == 200
 
 
+@pytest.mark.once
+def test_policies_of_many_episodes_are_all_taken(server):
+    """A seed for each episode makes each policy another one; the server does not run out of them."""
+    for seed in range(520):
+        body = {"policy": {"random_seed": seed}, "name": f"box{seed}"}
+        assert server.call("POST", "/v1/sandboxes", body)[0] == 201
+        assert server.call("DELETE", f"/v1/sandboxes/box{seed}")[0] == 204
+    assert server.call("POST", "/v1/runs", {"policy": {"random_seed": 0}, "argv": ["true"]})[1]["outcome"] == "exit"
+
+
 def test_own_user_needs_no_token_on_the_unix_socket(server):
     with socket.socket(socket.AF_UNIX) as s:
         s.connect(str(server.path))
