@@ -145,9 +145,6 @@ def test_new_rules_that_decrypt_need_a_sandbox_that_trusts(server):  # noqa: F81
         with pytest.raises(InvalidArgument, match="was created without such a rule"):
             box.net_set([decrypts])
         reaches(box.exec(["python3", "-c", SITE], text=True))
-        # Plain HTTP needs no certificate.
-        box.net_set([{**decrypts, "ports": [80], "to": f"http://{server.address}"}])
-        reaches(box.exec(["python3", "-c", SITE], text=True))
 
 
 def test_set_with_a_name_of_a_set(server):  # noqa: F811

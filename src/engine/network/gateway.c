@@ -850,19 +850,6 @@ uint64_t gateway_run_counts(struct run *run) {
 
 /* ---- of sessions ---- */
 
-/* Programs inside trust the gateway's certificates only if the sandbox was created with rules that
- * decrypt. Requests to port 80 have no TLS. */
-static bool needs_trust(const struct net_rules *rules) {
-    for (size_t i = 0; i < rules->n; i++) {
-        const struct net_rule *rule = &rules->items[i];
-
-        for (size_t k = 0; net_rule_terminates(rule) && k < rule->n_ports; k++)
-            if (rule->ports[k].first != 80 || rule->ports[k].last != 80)
-                return true;
-    }
-    return false;
-}
-
 static int parse_rules(const char *text, struct policy **ret, struct rollbox_error *error) {
     struct policy_problems problems = { 0 };
     int r = policy_parse(text, strlen(text), ret, &problems);
@@ -887,7 +874,8 @@ static int check_rules(
     if (policy->net != POLICY_NET_ALLOW && policy->net != POLICY_NET_LOOPBACK)
         return error_set(error, ROLLBOX_ERR_POLICY_INVALID, EINVAL, "policy",
             "net_allow: name the hosts that the sandbox may reach from now on");
-    if (needs_trust(&policy->network) && !net_rules_terminate(now))
+    /* Neither the store nor the sandbox may have the certificates then. */
+    if (net_rules_terminate(&policy->network) && !net_rules_terminate(now))
         return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "policy",
             "net_allow: the new rules decrypt TLS, and the programs of this sandbox would not "
             "trust the gateway's certificates, because it was created without such a rule; create "
