@@ -573,6 +573,16 @@ ROLLBOX_PUBLIC int rollbox_fork(struct rollbox_sandbox *sandbox, const char *sna
     const struct rollbox_state_options *options, struct rollbox_sandbox **ret_sandboxes,
     struct rollbox_error *error);
 
+/* Forks several sessions at one moment, n times each: the processes of all are paused until the
+ * states of all are taken. The k-th forks of members of a private network (the policy's key
+ * "network") are a network of their own, with the names of the originals; connections between
+ * sessions are reset in the copies. ret_sandboxes has room for n_sandboxes * n handles: first the
+ * forks of the first session, then those of the second. All forks are made, or none. Otherwise as
+ * rollbox_fork. */
+ROLLBOX_PUBLIC int rollbox_fork_group(struct rollbox_sandbox *const *sandboxes, size_t n_sandboxes,
+    size_t n, const struct rollbox_state_options *options, struct rollbox_sandbox **ret_sandboxes,
+    struct rollbox_error *error);
+
 /* Puts the session back to a snapshot, with its processes if it has any. NULL means the latest
  * snapshot of this session's line, or its beginning. All changes since then are discarded. Running
  * processes are killed, and commands that have not ended end with CANCELLED. `options` may be NULL.

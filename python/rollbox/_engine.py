@@ -12,11 +12,13 @@ import contextlib
 import os
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Callable, Optional, TypeVar, Union
 
 from ._core.connection import LOST_ERRORS, Connection, PendingRun, forget_connections, pending_runs
 from ._core.errors import EngineLost, FeatureMissing, InvalidArgument
+from ._core.handle import Handle
+from ._core.options import state_options
 from ._core.remote import Remote, is_url
 from ._core.request import Request
 from ._core.result import Result
@@ -146,6 +148,38 @@ class Engine:
         listing = self.attempt(lambda connection: connection.json("rollbox_sandbox_stats"))
         sandboxes: list[dict[str, Any]] = listing["sandboxes"]
         return sandboxes
+
+    def fork_group(
+        self, boxes: Sequence[Any], n: int = 1, *, same_seed: bool = False
+    ) -> list[list[Any]]:
+        """Forks several sessions at one moment.
+
+        The processes of all are paused until the states of all are taken. Forks of members of a
+        private network (the policy's key `network`) with the same index are a network of their own
+        and have the names of the originals there. Connections between sessions are reset in the
+        copies. All forks are made, or none. They are not recorded.
+
+        Args:
+            boxes: Sandboxes of one engine, such as an application and its database.
+            n: How many forks of each.
+            same_seed: As for Sandbox.fork.
+
+        Returns:
+            A list for each index: the forks in the order of boxes.
+
+        Raises:
+            FeatureMissing: A process has something that cannot be captured; nothing has changed.
+            NotFound: A session is closed.
+        """
+        if isinstance(n, bool) or not isinstance(n, int) or n < 1 or not boxes:
+            raise InvalidArgument(
+                "boxes must name a sandbox, and n be a positive number", stage="arguments"
+            )
+        with self.connection():
+            handles = [box._session() for box in boxes]
+            forks = Handle.fork_group(handles, n, state_options("keep", same_seed))
+        made = [box._adopt(copies, None) for box, copies in zip(boxes, forks)]
+        return [list(copies) for copies in zip(*made)]
 
     def debug(self) -> dict[str, Any]:
         """Says what the engine is in the middle of, for a bug report.

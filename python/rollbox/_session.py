@@ -702,16 +702,21 @@ class Session(SessionFiles):
             if record is False
             else Record.of(record, rules_of=self._record)
         )
-        forks = []
-        for handle in self._session().fork(snapshot_id(snapshot), n, options):
-            fork = type(self)(self._policy, engine=self._engine, record=kept)
-            fork._handle = handle
-            fork._shell, fork._first = self._shell, self._first
-            forks.append(fork)
+        forks = self._adopt(self._session().fork(snapshot_id(snapshot), n, options), kept)
         if kept is not None:
             for fork in forks:
                 fork._session().record(kept, child=record is True)
                 fork._note_recording(fork._session())
+        return forks
+
+    def _adopt(self: _Made, handles: Sequence[Handle], record: Optional[Record]) -> list[_Made]:
+        """Forks of this session that the engine has made."""
+        forks = []
+        for handle in handles:
+            fork = type(self)(self._policy, engine=self._engine, record=record)
+            fork._handle = handle
+            fork._shell, fork._first = self._shell, self._first
+            forks.append(fork)
         return forks
 
     def reset(

@@ -223,8 +223,11 @@ static const struct command commands[] = {
     { "snapshot", "NAME",
         "save a snapshot of a sandbox, with files and processes, and print its id", NULL,
         COMMAND_SNAPSHOT, 1, 1, cmd_sandbox, 0 },
-    { "fork", "NAME", "create copies of a sandbox, with files and processes, and print their names",
-        NULL, COMMAND_FORK, 1, 1, cmd_sandbox, 0 },
+    { "fork", "NAME...",
+        "create copies of a sandbox, with files and processes, and print their names",
+        "Several sandboxes are copied at one moment, each --count times. Each line has a copy of "
+        "each; those are a private network of their own if the originals are.\n",
+        COMMAND_FORK, 1, -1, cmd_sandbox, INT_MAX },
     { "restore", "NAME SNAPSHOT", "create a sandbox from a snapshot: fork --from", NULL,
         COMMAND_RESTORE, 2, 2, cmd_sandbox, 0 },
     { "reset", "NAME [SNAPSHOT]",

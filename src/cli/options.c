@@ -249,6 +249,8 @@ const struct option option_table[] = {
         "path of a Unix socket (default: any free port of 127.0.0.1)" },
     { OPTION_NET_SET_NET, 0, "net", "loopback", OPTION_TEXT, COMMAND_NET_SET, NULL,
         "reach nothing but the sandbox itself, instead of --allow and --allow-file" },
+    { OPTION_NETWORK, 0, "network", "NAME", OPTION_TEXT, COMMAND_CREATE | COMMAND_POLICY_PLAN,
+        "network", "join a private network, whose sandboxes reach each other by name" },
     { OPTION_ALLOW, 0, "allow", "HOST[:PORT]", OPTION_TEXT, NET_RULE_COMMANDS, "net_allow_hosts",
         "a host that may be reached, such as pypi.org, '*.example.org:8443', 192.0.2.0/24 or "
         "@pypi" },

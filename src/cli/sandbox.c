@@ -164,7 +164,55 @@ static int fork_from(struct call *call, const char *snapshot) {
                       : fail_call(call, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "out of memory");
 }
 
+/* An array of names for each sandbox as JSON; the handles are freed. */
+static void add_groups(struct rollbox_sandbox **made, size_t n_groups, size_t n, struct buf *to) {
+    buf_add_text(to, "{\"sandboxes\": [");
+    for (size_t i = 0; i < n_groups * n; i++) {
+        if (i % n == 0)
+            buf_add_text(to, i ? "], [" : "[");
+        buf_printf(to, "%s\"%s\"", i % n ? ", " : "", rollbox_sandbox_name(made[i]));
+        rollbox_sandbox_free(made[i]);
+    }
+    buf_add_text(to, "]]}");
+}
+
+/* Several sandboxes at one moment. The first is open. */
+static int fork_group(struct call *call) {
+    const struct option_use *count = options_last(call->options, OPTION_FORKS);
+    const size_t n_groups = (size_t)call->options->n_rest,
+                 n = count ? (size_t)MIN(count->count, (uint64_t)FORKS_MAX + 1) : 1;
+    struct rollbox_state_options options = state_options(call);
+    auto_free struct rollbox_sandbox **boxes = calloc(n_groups, sizeof(struct rollbox_sandbox *));
+    auto_free struct rollbox_sandbox **made =
+        calloc(n_groups * MAX(n, (size_t)1), sizeof(struct rollbox_sandbox *));
+    auto_buf struct buf text = BUF_INIT;
+    int r = 0;
+
+    if (!boxes || !made)
+        return fail_call(call, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "out of memory");
+    if (options_has(call->options, OPTION_FROM) || options_has(call->options, OPTION_RECORD))
+        return fail_call(call, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL,
+            "several sandboxes are forked as they are now, and not recorded: leave --from and "
+            "--record out");
+    options.same_seed = options_has(call->options, OPTION_SAME_SEED);
+    boxes[0] = call->sandbox;
+    for (size_t i = 1; r >= 0 && i < n_groups; i++)
+        r = rollbox_sandbox_open(call->engine, call->options->rest[i], &boxes[i], &call->error);
+    if (r >= 0)
+        r = rollbox_fork_group(boxes, n_groups, n, &options, made, &call->error);
+    for (size_t i = 1; i < n_groups; i++)
+        rollbox_sandbox_free(boxes[i]);
+    if (r < 0)
+        return r;
+    add_groups(made, n_groups, n, &text);
+    call->json = buf_take(&text);
+    return call->json ? 0
+                      : fail_call(call, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "out of memory");
+}
+
 static int call_fork(struct call *call) {
+    if (call->options->n_rest > 1)
+        return fork_group(call);
     return fork_from(call, options_text(call->options, OPTION_FROM));
 }
 
@@ -291,13 +339,31 @@ static void show_snapshot(const struct call *call, const json_t *answer) {
     format_line(json_string_value(json_object_get(answer, "id")));
 }
 
+/* A line for each network of forks: the copies in the order of the sandboxes. */
+static void show_groups(const json_t *lists, size_t n) {
+    for (size_t k = 0; k < n; k++) {
+        auto_buf struct buf line = BUF_INIT;
+
+        for (size_t i = 0; i < json_array_size(lists); i++)
+            buf_printf(&line, "%s%s", i ? " " : "",
+                json_string_value(json_array_get(json_array_get(lists, i), k)));
+        if (!buf_failed(&line))
+            format_line(line.data);
+    }
+}
+
 static void show_names(const struct call *call, const json_t *answer) {
     json_t *name;
     size_t i;
 
+    const json_t *names = json_object_get(answer, "sandboxes"), *first = json_array_get(names, 0);
+
     (void)call;
-    json_array_foreach(json_object_get(answer, "sandboxes"), i, name)
-        format_line(json_string_value(name));
+    if (json_is_array(first)) {
+        show_groups(names, json_array_size(first));
+        return;
+    }
+    json_array_foreach(names, i, name) format_line(json_string_value(name));
 }
 
 /* A snapshot's name, or else its id. */

@@ -422,6 +422,55 @@ ROLLBOX_PUBLIC int rollbox_fork(struct rollbox_sandbox *sandbox, const char *sna
     return r;
 }
 
+static int add_group(struct buf *to, struct rollbox_sandbox *const *sandboxes, size_t n_sandboxes,
+    size_t n, const struct rollbox_state_options *options, struct rollbox_error *error) {
+    if (!sandboxes || n_sandboxes < 1 || n < 1 || (options && options->size != sizeof *options))
+        return request_invalid(error, "sandboxes and how many forks of each must be given");
+    sandbox_begin(to, sandboxes[0], VERB_FORK_GROUP);
+    for (size_t i = 1; i < n_sandboxes; i++) {
+        if (sandboxes[i]->engine != sandboxes[0]->engine)
+            return request_invalid(error, "all sandboxes must be of one engine");
+        wire_add_text(to, TAG_SANDBOX, sandboxes[i]->name);
+    }
+    wire_add_u64(to, TAG_NUMBER, n);
+    if (options && options->processes == ROLLBOX_PROCESSES_DROP)
+        wire_add_u64(to, TAG_DROPS, 1);
+    if (options && options->same_seed)
+        wire_add_u64(to, TAG_SAME_SEED, 1);
+    if (options && options->attached)
+        wire_add_u64(to, TAG_ATTACHED, 1);
+    return 0;
+}
+
+ROLLBOX_PUBLIC int rollbox_fork_group(struct rollbox_sandbox *const *sandboxes, size_t n_sandboxes,
+    size_t n, const struct rollbox_state_options *options, struct rollbox_sandbox **ret_sandboxes,
+    struct rollbox_error *error) {
+    auto_buf struct buf message = BUF_INIT;
+    auto_free char *json = NULL;
+    size_t made = 0;
+
+    if (!ret_sandboxes)
+        return request_invalid(error, "ret_sandboxes must be given");
+    int r = add_group(&message, sandboxes, n_sandboxes, n, options, error);
+    if (r >= 0)
+        r = sandbox_call(sandboxes[0], &message, NULL, 0, &json, error);
+    if (r < 0)
+        return r;
+    json_t *answer = json_loads(json, 0, NULL), *lists = json_object_get(answer, "sandboxes");
+    if (json_array_size(lists) != n_sandboxes)
+        r = request_malformed(error);
+    for (; r >= 0 && made < n_sandboxes; made++) {
+        r = take_forks(
+            sandboxes[made], json_array_get(lists, made), n, ret_sandboxes + made * n, error);
+        for (size_t i = 0; r >= 0 && options && options->attached && i < n; i++)
+            ret_sandboxes[made * n + i]->lives_with_connection = true;
+    }
+    for (size_t i = 0; r < 0 && made > 0 && i < (made - 1) * n; i++)
+        (void)rollbox_sandbox_close(TAKE_PTR(ret_sandboxes[i]), NULL);
+    json_decref(answer);
+    return r;
+}
+
 ROLLBOX_PUBLIC int rollbox_reset(struct rollbox_sandbox *sandbox, const char *snapshot,
     const struct rollbox_state_options *options, struct rollbox_error *error) {
     struct rollbox_call_options call = {

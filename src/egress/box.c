@@ -371,6 +371,7 @@ struct box *box_free(struct box *box) {
     recorder_done(&box->tape.recorder);
     recording_free(box->tape.recording);
     names_done(&box->names);
+    json_decref(box->peers);
     rules_release(box->rules);
     free(box->listeners);
     free(box->id);

@@ -17,6 +17,8 @@
 #include "egress/first_bytes.h"
 #include "egress/http_flow.h"
 #include "egress/log.h"
+#include "egress/outbox.h"
+#include "egress/peers.h"
 #include "egress/relay.h"
 #include "egress/replay.h"
 #include "egress/resolve.h"
@@ -28,6 +30,7 @@
 #define SECOND 1000000000ll
 #define LINGER_S 2
 #define PASSES 1        /* chunks in one turn of the loop, so that others have theirs */
+#define PEER_S 120      /* for another sandbox to wake */
 #define RATE_TURN_MS 20 /* a sandbox past its rate rests this long */
 
 static void on_guest(struct loop_source *source, uint32_t events);
@@ -575,7 +578,7 @@ static void on_upstream(struct loop_source *source, uint32_t events) {
     int error = 0;
     socklen_t length = sizeof error;
 
-    if (connection->state == UPSTREAM_CONNECTING) {
+    if (connection->state == UPSTREAM_CONNECTING && !connection->is_peer) {
         if (getsockopt(source->fd, SOL_SOCKET, SO_ERROR, &error, &length) < 0 || error)
             connect_next(connection);
         else
@@ -606,6 +609,8 @@ static void on_timer(struct loop_timer *timer) {
         connect_next(connection);
         return;
     case UPSTREAM_CONNECTED:
+        if (connection->is_peer) /* clients of databases keep connections that they do not use */
+            return;
         break;
     }
     if (connection->http && connection->http->is_lingering)
@@ -623,6 +628,8 @@ static enum net_why find_rule(struct connection *connection) {
     enum net_why why;
     long rule;
 
+    if (connection->is_peer)
+        return peers_find(connection->box, connection->name) ? NET_WHY_NONE : NET_WHY_NAME;
     if (connection->name)
         rule = match_connection(rules, connection->name, connection->port, false, &why);
     else if (address_is_v4(&connection->address) && names_is_fake(address_v4(&connection->address)))
@@ -646,6 +653,11 @@ static enum net_why admit(struct connection *connection) {
     /* Connections that were handed over report their bytes at their end. */
     if (is_used_up(connection->box, rules))
         return NET_WHY_LIMIT_BYTES;
+    if (connection->is_peer) {
+        connection->tls = NET_TLS_RAW;
+        connection->is_checked = true;
+        return NET_WHY_NONE;
+    }
     connection->tls = match_tls(rules, connection->rule, connection->port, false);
     connection->is_checked = connection->tls == NET_TLS_RAW;
     /* Without a name there is nothing to compare. */
@@ -657,6 +669,18 @@ static enum net_why admit(struct connection *connection) {
 static bool guest_speaks_first(const struct connection *connection) {
     return connection->tls == NET_TLS_TERMINATE || connection->port == 443 ||
            connection->port == 80;
+}
+
+/* The engine connects inside of the other sandbox, which may have to wake for it. */
+static void ask_peer(struct connection *connection) {
+    struct box *box = connection->box;
+
+    connection->state = UPSTREAM_RESOLVING;
+    (void)set_timer(connection, PEER_S);
+    outbox_send(box->egress,
+        json_pack("{s:s, s:s, s:I, s:s, s:i}", "event", "peer", "box", box->id, "connection",
+            (json_int_t)connection->id, "name", connection->name, "port", (int)connection->port));
+    connection_update(connection);
 }
 
 void connection_start(struct box *box, int take_fd) {
@@ -684,6 +708,8 @@ void connection_start(struct box *box, int take_fd) {
         connection->name = names_name(&box->names, address_v4(&connection->address));
     if (!connection->name)
         address_text(&connection->address, connection->literal);
+    else
+        connection->is_peer = peers_find(box, connection->name);
     /* From now on the timer can be set again without memory. */
     enum net_why why = NET_WHY_GATEWAY;
     if (set_timer(connection, EGRESS_FIRST_BYTES_S) == 0)
@@ -692,10 +718,37 @@ void connection_start(struct box *box, int take_fd) {
         connection_refuse(connection, why);
         return;
     }
-    if (connection->is_checked || !guest_speaks_first(connection))
+    if (connection->is_peer)
+        ask_peer(connection);
+    else if (connection->is_checked || !guest_speaks_first(connection))
         start_upstream(connection);
     else
         connection_update(connection);
+}
+
+void connection_join_peer(struct box *box, uint64_t id, int take_fd) {
+    auto_close int fd = take_fd;
+    const int on = 1;
+
+    list_for_each(node, &box->connections) {
+        struct connection *connection = container_of(node, struct connection, node);
+
+        if (connection->id != id || !connection->is_peer || connection->state != UPSTREAM_RESOLVING)
+            continue;
+        if (fd < 0) {
+            connection_refuse(connection, NET_WHY_UPSTREAM_REFUSED);
+            return;
+        }
+        connection->upstream.fd = TAKE_FD(fd);
+        connection->state = UPSTREAM_CONNECTED;
+        loop_timer_clear(box->egress->loop, &connection->timer);
+        setsockopt(connection->upstream.fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+        tally_connection(box, connection->name, connection->port);
+        log_event(box, "connect", "{s:s, s:i, s:s}", "host", connection->name, "port",
+            (int)connection->port, "to", "sandbox");
+        step(connection);
+        return;
+    }
 }
 
 void connection_look(struct connection *connection) {
@@ -703,10 +756,20 @@ void connection_look(struct connection *connection) {
         check_first_bytes(connection);
 }
 
+void connection_check_peers(struct box *box) {
+    list_for_each(node, &box->connections) {
+        struct connection *connection = container_of(node, struct connection, node);
+
+        if (connection->is_peer && find_rule(connection))
+            connection_refuse(connection, NET_WHY_NAME);
+    }
+}
+
 void connection_check_rules(struct connection *connection, const struct net_rules *before) {
+    if (connection->is_peer) /* there may be no rule at all */
+        return;
     const struct net_rule *was = &before->items[connection->rule];
     enum net_why why = find_rule(connection);
-
     enum net_tls tls = match_tls(rules_of(connection), connection->rule, connection->port, false);
 
     if (!why && tls != connection->tls && !(box_is_taped(connection->box) && tls == NET_TLS_CHECK))

@@ -55,6 +55,7 @@ struct connection {
     bool is_checked; /* the first bytes are allowed */
     struct first_line first_line;
     bool is_tls, is_handed;
+    bool is_peer;           /* to another sandbox, by a socket of the engine's */
     struct http_flow *http; /* NULL: bytes are passed as they are */
     struct recorded_exchange recorded;
     struct replay *replay; /* answers in place of the server; or NULL */
@@ -73,6 +74,10 @@ void connection_look(struct connection *connection);
 /* The rules are others: ends it if they do not allow it, or lead to another server. A connection
  * that was handed over is judged by rollbox-egress-tls. */
 void connection_check_rules(struct connection *connection, const struct net_rules *before);
+/* The engine's answer for one to another sandbox: its socket, or -EBADF. */
+void connection_join_peer(struct box *box, uint64_t id, int take_fd);
+/* The other sandboxes are others: connections to those that have left are ended. */
+void connection_check_peers(struct box *box);
 /* Brings the bytes so far into the tallies. */
 void connection_tally(struct connection *connection);
 /* After box->is_paused has changed. */

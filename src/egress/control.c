@@ -14,6 +14,7 @@
 #include "egress/inward.h"
 #include "egress/log.h"
 #include "egress/outbox.h"
+#include "egress/peers.h"
 #include "egress/resolve.h"
 #include "egress/tally.h"
 #include "net/probe.h"
@@ -122,6 +123,14 @@ static struct net_activity *slot_of(const struct egress *egress, const json_t *b
     return &egress->activity[number];
 }
 
+/* What a sandbox has besides its rules and listeners. */
+static void fill_more(struct egress *egress, const struct message *message) {
+    struct box *box = box_find(egress, message->id);
+
+    box->activity = slot_of(egress, message->body);
+    peers_set(box, json_object_get(message->body, "peers"));
+}
+
 static int do_open(struct egress *egress, struct message *message) {
     auto_free char *policy = take_policy(message);
     const json_t *names = take_names(message);
@@ -134,7 +143,28 @@ static int do_open(struct egress *egress, struct message *message) {
     if (r < 0)
         report_error(egress, message->id, why, r);
     else
-        box_find(egress, message->id)->activity = slot_of(egress, message->body);
+        fill_more(egress, message);
+    return 0;
+}
+
+static int do_peers(struct egress *egress, struct message *message) {
+    (void)egress;
+    peers_set(message->box, json_object_get(message->body, "peers"));
+    connection_check_peers(message->box);
+    return 0;
+}
+
+/* Without a descriptor: the connection cannot be made. */
+static int do_peer(struct egress *egress, struct message *message) {
+    int fd = message->n_fds == 1 ? message->fds[0] : -EBADF;
+
+    (void)egress;
+    message->n_fds = 0;
+    if (message->box)
+        connection_join_peer(message->box,
+            (uint64_t)json_integer_value(json_object_get(message->body, "connection")), fd);
+    else
+        close_fd(&fd);
     return 0;
 }
 
@@ -346,6 +376,8 @@ static const struct {
     { "end", NEEDS_BOX, do_end },
     { "close", NEEDS_BOX, do_close },
     { "tls", NEEDS_NOTHING, do_tls },
+    { "peers", NEEDS_BOX, do_peers },
+    { "peer", NEEDS_ID, do_peer },
     { "relay", NEEDS_NOTHING, do_relay },
     { "unrelay", NEEDS_NOTHING, do_unrelay },
     { "test", NEEDS_NOTHING, do_test },

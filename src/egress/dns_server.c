@@ -14,6 +14,7 @@
 #include "egress/datagram.h"
 #include "egress/log.h"
 #include "egress/outbox.h"
+#include "egress/peers.h"
 #include "egress/tally.h"
 #include "egress/turn.h"
 #include "net/dns.h"
@@ -62,7 +63,8 @@ static size_t answer(struct box *box, const void *data, size_t length, uint8_t *
     if (query.type == DNS_PTR)
         return answer_pointer(box, &query, ret_answer);
     bool is_allowed =
-        match_name(&box->rules->policy->network, query.name) && names_valid(query.name);
+        (match_name(&box->rules->policy->network, query.name) || peers_find(box, query.name)) &&
+        names_valid(query.name);
     if (!is_allowed) {
         log_event(box, "dns", "{s:s, s:i, s:s}", "host", query.name, "type", (int)query.type, "why",
             match_why_text(NET_WHY_NAME));

@@ -110,6 +110,7 @@ struct box {
     struct rules *rules;
     struct names names;
     struct net_activity *activity; /* or NULL: no slot */
+    json_t *peers; /* names of sandboxes of its private network, an array; NULL: none */
     struct listener *listeners;
     size_t n_listeners;
     struct list connections, flows, dns_streams;

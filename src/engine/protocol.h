@@ -39,6 +39,9 @@
  *                                             meanwhile, because they have killed an agent
  *   SNAPSHOT   NAME? DROPS?
  *   FORK       SNAPSHOT? NUMBER DROPS?        {"sandboxes": ["name", ...]}
+ *   FORK_GROUP SANDBOX* NUMBER SAME_SEED? DROPS? ATTACHED?
+ *                                             {"sandboxes": [["name", ...], ...]}: forks several
+ *                                             sessions at one moment
  *   RESET      SNAPSHOT? DROPS?
  *   DROP       SNAPSHOT
  *   HIBERNATE  DROPS?
@@ -124,7 +127,7 @@ enum protocol_type {
     X(SHOW, "show") X(VERIFY, "verify") X(EXECS, "execs") \
     X(STATS, "stats") X(DEBUG, "debug") X(NET_LOG, "net_log") \
     X(NET_SET, "net_set") X(CONNECT, "connect") X(PUBLISH, "publish") \
-    X(NET_TALLY, "net_tally")
+    X(NET_TALLY, "net_tally") X(FORK_GROUP, "fork_group")
 /* clang-format on */
 
 enum protocol_verb {

@@ -19,7 +19,8 @@ void key_net_log(struct reader *r, json_t *value);
 void key_net_log_file(struct reader *r, json_t *value);
 void key_net_record(struct reader *r, json_t *value);
 void key_net_replay(struct reader *r, json_t *value);
-void key_publish(struct reader *r, json_t *value); /* publish.c */
+void key_network(struct reader *r, json_t *value); /* publish.c, as the next */
+void key_publish(struct reader *r, json_t *value);
 
 /* After all keys: what the network keys say about one another. */
 void network_check(struct reader *r);

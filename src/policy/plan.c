@@ -1018,6 +1018,10 @@ static int refuse_missing(const struct compiler *c, struct rollbox_error *error)
             "time_mode virtual: net allow is not possible, because hosts outside keep the real "
             "time; "
             "use time_mode offset");
+    if (p->network_name && !c->host->nft_tproxy)
+        return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "policy",
+            "network: a private network needs nft_tproxy, which this kernel lacks "
+            "(CONFIG_NFT_TPROXY)");
     for (size_t i = 0; i < p->network.n; i++)
         if (p->network.items[i].set && !p->network.items[i].n_ports)
             return error_set(error, ROLLBOX_ERR_POLICY_INVALID, EINVAL, "policy",

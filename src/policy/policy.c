@@ -640,7 +640,8 @@ static void key_isolation(struct reader *r, json_t *value) {
     X(net_allow_hosts) X(net_allow) X(net_secrets) X(net_max_connections) X(net_max_requests) \
     X(net_max_upload) X(net_max_download) X(net_max_rate) X(net_idle) X(net_log) \
     X(net_log_file) X(net_record) \
-    X(net_replay) X(publish) X(random_seed) X(time_start) X(time_mode) X(serial) X(isolation)
+    X(net_replay) X(publish) X(network) X(random_seed) X(time_start) X(time_mode) X(serial) \
+    X(isolation)
 /* clang-format on */
 
 static const char *const key_names[] = {
@@ -990,6 +991,7 @@ struct policy *policy_free(struct policy *policy) {
     free(policy->time_start);
     net_rules_done(&policy->network);
     free(policy->publish.items);
+    free(policy->network_name);
     free(policy);
     return NULL;
 }

@@ -70,6 +70,7 @@ struct policy {
     enum policy_net net;
     struct net_rules network; /* of net "allow" */
     struct publish_ports publish;
+    char *network_name; /* a private network of sandboxes; NULL: none */
     enum policy_isolation isolation;
     bool have_seed;
     uint64_t random_seed;

@@ -177,15 +177,49 @@ void key_publish(struct reader *r, json_t *value) {
     r->index = -1;
 }
 
+void key_network(struct reader *r, json_t *value) {
+    const char *text = read_text(r, value, "a name");
+    size_t length = text ? strlen(text) : 0;
+
+    if (!text)
+        return;
+    if (length > NETWORK_NAME_MAX || text[0] == '.' || text[0] == '-' ||
+        text[strspn(text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-")])
+        read_bad(r, "use 1 to 64 letters, digits, '_', '.' and '-', the first no '.' or '-'",
+            "\"%.64s\" is no name for a network", text);
+    else
+        r->policy->network_name = read_copy(r, text);
+}
+
+/* The members are reached by the same way as hosts of net "allow", which may be none. */
+static void check_network(struct reader *r) {
+    struct policy *policy = r->policy;
+
+    if (!policy->network_name)
+        return;
+    r->key = "network";
+    if (policy->net == POLICY_NET_HOST)
+        read_bad(r, "leave \"net\" out", "net \"host\" has no private network");
+    else if (policy->isolation == POLICY_ISOLATION_PROCESS)
+        read_bad(r, "use isolation \"namespace\"", "isolation \"process\" has no private network");
+    else if (policy->network.record || policy->network.replay)
+        read_bad(r, "leave one of them out",
+            "connections to other sandboxes are neither recorded nor replayed (net_record, "
+            "net_replay)");
+    else
+        policy->net = POLICY_NET_ALLOW;
+}
+
 /* Servers need an interface to listen on, and a published port is the only way in: with a network
  * of the sandbox's own nothing else is reachable. */
 void publish_check(struct reader *r) {
     struct policy *policy = r->policy;
 
-    if (!policy->publish.n)
-        return;
     r->index = -1;
     r->member = NULL;
+    check_network(r);
+    if (!policy->publish.n)
+        return;
     r->key = "publish";
     if (policy->net == POLICY_NET_HOST)
         read_bad(r, "leave \"publish\" out: servers in the sandbox are in the host's network",

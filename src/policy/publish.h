@@ -18,7 +18,8 @@
 
 #include "policy/policy.h"
 
-#define PUBLISH_MAX 64           /* ports of one sandbox */
+#define PUBLISH_MAX 64 /* ports of one sandbox */
+#define NETWORK_NAME_MAX 64
 #define PUBLISH_ADDRESS_TEXT 128 /* bytes: a path of a Unix socket has 107 at most */
 
 /* Where a listener is. */

@@ -91,6 +91,8 @@ int policy_excess_text(const char *text, size_t length, struct buf *to) {
         add_line(to, "clean_env false");
     if (policy->net == POLICY_NET_HOST)
         add_line(to, "net host");
+    if (policy->network_name)
+        add_line(to, "network %s", policy->network_name);
     for (size_t i = 0; i < policy->publish.n; i++) {
         char address[PUBLISH_ADDRESS_TEXT];
 

@@ -81,3 +81,21 @@ TEST(policy_refuses_ports_that_cannot_be_published) {
     refuses("{\"net\": \"host\", \"publish\": [80]}", "net \"host\"");
     refuses("{\"isolation\": \"process\", \"publish\": [80]}", "isolation \"process\"");
 }
+
+TEST(private_network_implies_net_allow) {
+    struct policy_problems problems;
+    struct policy *policy = NULL;
+    const char text[] = "{\"network\": \"shop.1\", \"publish\": [80]}";
+
+    ASSERT_EQ(policy_parse(text, sizeof text - 1, &policy, &problems), 0);
+    ASSERT_EQ(policy->net, POLICY_NET_ALLOW);
+    ASSERT_STR_EQ(policy->network_name, "shop.1");
+    policy_free(policy);
+}
+
+TEST(private_network_has_a_plain_name) {
+    refuses("{\"network\": \"a b\"}", "is no name for a network");
+    refuses("{\"network\": \"a#1\"}", "is no name for a network");
+    refuses("{\"network\": \"-a\"}", "is no name for a network");
+    refuses("{\"net\": \"host\", \"network\": \"a\"}", "net \"host\"");
+}

@@ -327,6 +327,17 @@ _SIGNATURES: dict[str, Any] = {
         ctypes.c_int,
         [_P, ctypes.c_char_p, ctypes.POINTER(StateOptions), _TEXT, _ERROR],
     ),
+    "rollbox_fork_group": (
+        ctypes.c_int,
+        [
+            ctypes.POINTER(_P),
+            ctypes.c_size_t,
+            ctypes.c_size_t,
+            ctypes.POINTER(StateOptions),
+            ctypes.POINTER(_P),
+            _ERROR,
+        ],
+    ),
     "rollbox_fork": (
         ctypes.c_int,
         [

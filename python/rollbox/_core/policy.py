@@ -55,6 +55,7 @@ _KEYS = _PATH_LISTS + (
     "net_record",
     "net_replay",
     "publish",
+    "network",
     "random_seed",
     "time_start",
     "time_mode",
@@ -160,6 +161,8 @@ class Policy:
         net_replay: Such a file to answer from, without any network.
         publish: Ports of a session that can be reached from the host: 8080 (any free port of
             127.0.0.1), "5000:8080", "127.0.0.1:5000:8080" or "/path/of/a/socket:8080".
+        network: A private network: sessions of the engine with the same text reach each other by
+            their names.
         random_seed: 0 to 2**64-1: make randomness repeat.
         time_start: ISO text or a datetime (a naive one is UTC): where the clock begins.
         time_mode: "offset" (the real rate) or "virtual" (waits end at once, by a clock that jumps).
@@ -221,6 +224,7 @@ class Policy:
         net_record: Optional[PathLike] = None,
         net_replay: Optional[PathLike] = None,
         publish: Optional[Iterable[Union[int, str]]] = None,
+        network: Optional[str] = None,
         random_seed: Optional[int] = None,
         time_start: Optional[Union[str, datetime.datetime]] = None,
         time_mode: Optional[str] = None,

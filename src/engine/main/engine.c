@@ -47,6 +47,7 @@
 #include "engine/server/connection.h"
 #include "engine/session/op.h"
 #include "engine/box/disk_upper.h"
+#include "engine/ops/peers.h"
 #include "engine/ops/publish.h"
 #include "engine/record/network_step.h"
 #include "sys/cgroup.h"
@@ -323,6 +324,7 @@ static int start_engine(struct engine *engine, const struct serve_options *optio
     record_init();
     auto_snapshot_init();
     publish_init();
+    peers_init();
     for (size_t i = 0; i < ARRAY_SIZE(lists); i++)
         list_init(lists[i]);
     for (size_t i = 0; i < ARRAY_SIZE(engine->sessions_by); i++)

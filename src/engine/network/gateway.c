@@ -52,9 +52,10 @@ struct gateway_box {
     struct list node;    /* gateway->boxes, once it is registered */
     struct list in_hash; /* gateway->by_box, until it is closed */
     struct box *box;     /* NULL: closed */
-    char id[SESSION_NAME_MAX + 24];
-    char *text;    /* rules that replace the policy's; NULL: none */
-    json_t *names; /* see gateway_name_snapshot; never NULL once it is registered */
+    char id[SESSION_ID_MAX];
+    uint64_t session; /* its number; 0: of a run */
+    char *text;       /* rules that replace the policy's; NULL: none */
+    json_t *names;    /* see gateway_name_snapshot; never NULL once it is registered */
     bool is_transparent, is_registered;
     pid_t decrypter; /* the rollbox-egress-tls that has it; 0: none */
     bool is_closed;  /* its box is gone; results wait for their tallies */
@@ -95,6 +96,7 @@ static struct gateway *the_gateway; /* of this engine; NULL: not needed yet */
 static void (*on_tally)(uint64_t tally, const char *network);
 static void (*on_relay_ended)(uint64_t group);
 static void (*on_relays_lost)(void);
+static const struct gateway_peers *peers;
 
 void gateway_on_tally(void (*callback)(uint64_t tally, const char *network)) {
     on_tally = callback;
@@ -202,6 +204,10 @@ static int send_open(struct gateway_box *b) {
     auto_free int *fds = malloc((b->n + 6) * sizeof *fds);
     size_t n = 0;
     int r = message && fds ? add_rules(b, message, &rules) : -ENOMEM;
+    json_t *names = b->session ? peers->names(b->session) : NULL;
+
+    if (names)
+        (void)json_object_set_new(message, "peers", names);
 
     if (r == 0)
         r = add_names(b, message, &names);
@@ -452,6 +458,17 @@ static void end_tally(struct gateway_box *b, const json_t *message) {
     }
 }
 
+static void connect_peer(const struct gateway_box *b, const json_t *message) {
+    struct gateway_peer peer = { .gateway = b->gateway->egress.pid,
+        .connection = (uint64_t)json_integer_value(json_object_get(message, "connection")) };
+    const char *name = json_string_value(json_object_get(message, "name"));
+    json_int_t port = json_integer_value(json_object_get(message, "port"));
+
+    memcpy(peer.box, b->id, sizeof peer.box);
+    if (name && port > 0 && port <= UINT16_MAX)
+        peers->connect(b->session, &peer, name, (uint16_t)port);
+}
+
 static void on_egress_message(struct gateway_process *process, const json_t *message) {
     struct gateway *gateway = container_of(process, struct gateway, egress);
     const char *event = json_string_value(json_object_get(message, "event")),
@@ -463,6 +480,8 @@ static void on_egress_message(struct gateway_process *process, const json_t *mes
             what ? what : "?");
     else if (event && !strcmp(event, "relayed"))
         on_relay_ended((uint64_t)json_integer_value(json_object_get(message, "group")));
+    else if (b && !strcmp(event, "peer"))
+        connect_peer(b, message);
     else if (b && !strcmp(event, "tally"))
         end_tally(b, message);
     else if (b && !strcmp(event, "name"))
@@ -539,6 +558,30 @@ void gateway_end_relays(uint64_t group) {
     if (the_gateway)
         (void)gateway_process_send(&the_gateway->egress,
             json_pack("{s:s, s:I}", "do", "unrelay", "group", (json_int_t)group), NULL, 0);
+}
+
+/* ---- private networks ---- */
+
+void gateway_on_peers(const struct gateway_peers *given) {
+    peers = given;
+}
+
+void gateway_set_peers(const struct session *session) {
+    struct gateway_box *b = of_box(session->box);
+    json_t *names = b && b->is_registered ? peers->names(session->number) : NULL;
+
+    if (names)
+        (void)gateway_process_send(&b->gateway->egress,
+            json_pack("{s:s, s:s, s:o}", "do", "peers", "box", b->id, "peers", names), NULL, 0);
+}
+
+void gateway_answer_peer(const struct gateway_peer *peer, int fd) {
+    /* Another gateway numbers other connections. */
+    if (the_gateway && the_gateway->egress.pid == peer->gateway)
+        (void)gateway_process_send(&the_gateway->egress,
+            json_pack("{s:s, s:s, s:I}", "do", "peer", "box", peer->box, "connection",
+                (json_int_t)peer->connection),
+            &fd, fd >= 0);
 }
 
 /* ---- boxes ---- */
@@ -734,6 +777,7 @@ int gateway_use(
     struct session_network *network = session ? find_network(session) : NULL;
     if (network && network->rules && !(b->text = strdup(network->rules)))
         return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "setup", "out of memory");
+    b->session = session ? session->number : 0;
     if (session && box->profile->policy->network.log != NET_LOG_NONE)
         b->log = open_log(session);
     watch_name_servers(gateway);

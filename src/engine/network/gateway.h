@@ -21,6 +21,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 #include <jansson.h>
 
@@ -31,6 +32,9 @@ struct snapshot;
 struct profile;
 struct box;
 struct run;
+
+#define SESSION_ID_MAX 96 /* bytes: a session's name, and a number */
+
 struct session;
 
 /* Of BOX_READY: takes fds[0..n-1] (set to -EBADF). 0 or -ENOMEM. */
@@ -92,6 +96,29 @@ void gateway_end_relays(uint64_t group);
 /* Before anything else is called: `ended` learns of each end of a connection that was handed over,
  * and `lost` that all have ended at once. */
 void gateway_on_relays(void (*ended)(uint64_t group), void (*lost)(void));
+
+/* Private networks. A connection of a sandbox to another one, as the gateway knows it. */
+struct gateway_peer {
+    char box[SESSION_ID_MAX];
+    uint64_t connection;
+    pid_t gateway;
+};
+
+struct gateway_peers {
+    /* The names that a session can connect to: a JSON array, which the caller owns; NULL: it is in
+     * no private network. */
+    json_t *(*names)(uint64_t session);
+    /* A session connects to a port of another one. gateway_answer_peer follows, also at once. */
+    void (*connect)(
+        uint64_t session, const struct gateway_peer *peer, const char *name, uint16_t port);
+};
+
+/* Before anything else is called. */
+void gateway_on_peers(const struct gateway_peers *peers);
+/* The names have changed. */
+void gateway_set_peers(const struct session *session);
+/* The socket in the other sandbox (borrowed), or -errno: the connection is reset. */
+void gateway_answer_peer(const struct gateway_peer *peer, int fd);
 
 /* For the engine's status: a member of its JSON object and a comma, or nothing. */
 void gateway_status(struct buf *to);

@@ -1,8 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* FORK: new sandboxes on the present state or an earlier one; all of them, or none. */
+/*
+ * FORK: new sandboxes on the present state or an earlier one; all of them, or none.
+ *
+ * A group forks several sandboxes at one moment, also all or none. Each has its own operation.
+ * Its processes stay stopped when its state is taken, until the states of all are. So there is a
+ * moment at which all stood, in exactly these states: no copy can know of something that another
+ * copy has not done. Operations of a group are queued together, so two groups cannot wait for each
+ * other.
+ */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/error.h"
 #include "base/seeded_random.h"
@@ -14,6 +23,7 @@
 #include "engine/network/gateway.h"
 #include "engine/ops/take_snapshot.h"
 #include "engine/session/op.h"
+#include "engine/ops/peers.h"
 #include "engine/ops/publish.h"
 #include "engine/session/session.h"
 #include "engine/session/session_events.h"
@@ -55,6 +65,60 @@ static void ask_for_boxes(struct op *op) {
     }
 }
 
+static void group_end(struct fork_group *group) {
+    group->is_over = true;
+    if (!group->is_busy)
+        free(group);
+}
+
+/* One has failed, and answers: the others fail as well. */
+static void break_group(struct op *op, const struct rollbox_error *error) {
+    struct fork_group *group = op->fork.group;
+
+    if (!group)
+        return;
+    for (unsigned i = 0; i < group->n; i++)
+        group->ops[i]->fork.group = NULL;
+    for (unsigned i = 0; i < group->n; i++) {
+        if (group->ops[i] == op)
+            continue;
+        group->ops[i]->client = NULL;
+        op_fail(group->ops[i], error);
+    }
+    group_end(group);
+}
+
+static void add_names(const struct op *op, struct buf *json) {
+    for (unsigned i = 0; i < op->fork.n_made; i++)
+        buf_printf(json, "%s\"%s\"", i ? ", " : "", op->fork.made[i]->name);
+}
+
+static void hand_over(struct op *op, struct buf *reply) {
+    for (unsigned i = 0; i < op->fork.n_made; i++)
+        op->fork.made[i]->queue.fork = NULL;
+    if (op->client || !op->session->client)
+        op->fork.n_owned = 0; /* they are somebody's now */
+    if (!reply)
+        op->client = NULL; /* another one answers */
+    op_done(op, reply ? reply : &(struct buf)BUF_INIT);
+}
+
+static void finish_group(struct fork_group *group) {
+    struct buf json = BUF_INIT;
+
+    buf_add_text(&json, "{\"sandboxes\": [");
+    for (unsigned i = 0; i < group->n; i++) {
+        buf_add_text(&json, i ? ", [" : "[");
+        add_names(group->ops[i], &json);
+        buf_add_text(&json, "]");
+        group->ops[i]->fork.group = NULL;
+    }
+    buf_add_text(&json, "]}");
+    for (unsigned i = 0; i < group->n; i++)
+        hand_over(group->ops[i], i + 1 < group->n ? NULL : &json);
+    group_end(group);
+}
+
 static void child_ready(struct op *op) {
     struct buf json = BUF_INIT;
 
@@ -65,15 +129,15 @@ static void child_ready(struct op *op) {
         ask_for_boxes(op);
         return;
     }
-    buf_add_text(&json, "{\"sandboxes\": [");
-    for (unsigned i = 0; i < op->fork.n_made; i++) {
-        buf_printf(&json, "%s\"%s\"", i ? ", " : "", op->fork.made[i]->name);
-        op->fork.made[i]->queue.fork = NULL;
+    if (op->fork.group) {
+        if (++op->fork.group->n_ready == op->fork.group->n)
+            finish_group(op->fork.group);
+        return;
     }
+    buf_add_text(&json, "{\"sandboxes\": [");
+    add_names(op, &json);
     buf_add_text(&json, "]}");
-    if (op->client || !op->session->client)
-        op->fork.n_owned = 0; /* they have an owner now */
-    op_done(op, &json);
+    hand_over(op, &json);
 }
 
 static void make_forks(struct op *op) {
@@ -136,13 +200,39 @@ static void make_forks(struct op *op) {
             op_fail_with(op, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "out of memory");
             return;
         }
-        if (publish_fork(session, made, &error) < 0) {
+        if (publish_fork(session, made, &error) < 0 ||
+            peers_fork(session, made, op->fork.group ? op->fork.group->number : 0, i, &error) < 0) {
             op_fail(op, &error);
             return;
         }
     }
-    op_wait(op, OP_WAIT_CHILDREN);
+    if (op->wait != OP_WAIT_CHILDREN)
+        op_wait(op, OP_WAIT_CHILDREN);
     ask_for_boxes(op);
+}
+
+/* Each step may fail one of them, and with it all. */
+static void make_forks_of_group(struct fork_group *group) {
+    group->is_busy = true;
+    for (unsigned i = 0; i < group->n; i++)
+        op_resume_processes(group->ops[i]);
+    for (unsigned i = 0; i < group->n && !group->is_over; i++)
+        make_forks(group->ops[i]);
+    group->is_busy = false;
+    if (group->is_over)
+        free(group);
+}
+
+static void have_state(struct op *op) {
+    struct fork_group *group = op->fork.group;
+
+    if (!group) {
+        make_forks(op);
+        return;
+    }
+    op_wait(op, OP_WAIT_CHILDREN);
+    if (++group->n_taken == group->n)
+        make_forks_of_group(group);
 }
 
 static void start_fork(struct op *op) {
@@ -167,12 +257,18 @@ static void fork_event(struct op *op, enum op_event event, const struct op_messa
 }
 
 static void fork_failed(struct op *op, const struct rollbox_error *error) {
-    (void)error;
+    op_resume_processes(op);
     close_made(op);
+    break_group(op, error);
 }
 
 static void release_fork(struct op *op) {
+    struct rollbox_error error;
+
     close_made(op);
+    error_set(&error, ROLLBOX_ERR_CANCELLED, ECANCELED, "run",
+        "another sandbox of the group could not be forked");
+    break_group(op, &error);
     free(op->fork.made);
     take_snapshot_release(op);
 }
@@ -184,11 +280,26 @@ static struct checkpoint *wants_full_image(const struct op *op) {
     return is_for_many && flatten_is_lacking(op->from->checkpoint) ? op->from->checkpoint : NULL;
 }
 
+int op_fork_group(struct op *const *ops, unsigned n) {
+    static uint64_t last_number;
+    struct fork_group *group = calloc(1, sizeof *group + n * sizeof ops[0]);
+
+    if (!group)
+        return -ENOMEM;
+    group->number = ++last_number;
+    group->n = n;
+    for (unsigned i = 0; i < n; i++) {
+        group->ops[i] = ops[i];
+        ops[i]->fork.group = group;
+    }
+    return 0;
+}
+
 const struct op_class op_fork_class = { .verb = VERB_FORK,
     .flags = OP_RESUMES_EARLY | OP_STARTS_UNFLATTENED,
     .start = start_fork,
     .wants_full_image = wants_full_image,
-    .have_snapshot = make_forks,
+    .have_snapshot = have_state,
     .event = fork_event,
     .failed = fork_failed,
     .release = release_fork };

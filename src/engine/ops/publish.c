@@ -20,7 +20,7 @@
 #include "engine/network/gateway.h"
 #include "engine/core/janitor.h"
 #include "engine/core/log.h"
-#include "engine/session/op.h"
+#include "engine/ops/inside.h"
 #include "engine/session/session.h"
 #include "engine/session/session_events.h"
 #include "policy/plan.h"
@@ -58,8 +58,7 @@ struct arrival {
     struct list node; /* publisher->arrivals */
     struct publisher *publisher;
     int outside;
-    int answer; /* where init sends the connection inside */
-    struct loop_source source;
+    struct inside inside;
 };
 
 static struct list publishers = { &publishers, &publishers };
@@ -119,8 +118,7 @@ static void arrival_free(struct arrival *arrival) {
     struct publisher *publisher = arrival->publisher;
     struct engine *engine = publisher->session->engine;
 
-    loop_remove(engine->loop, &arrival->source);
-    close_fd(&arrival->answer);
+    inside_cancel(&arrival->inside);
     close_fd(&arrival->outside); /* reset, unless rollbox-egress has it */
     list_remove(&arrival->node);
     free(arrival);
@@ -134,38 +132,12 @@ static void set_option(int fd, int level, int name) {
     (void)setsockopt(fd, level, name, &on, sizeof on);
 }
 
-/* Init's answer. The socket inside, non-blocking, or -errno. */
-static int take_inside(int answer) {
-    struct guest_record record = { 0 };
-    int fds[FD_MESSAGE_MAX_FDS];
-    size_t n = 0;
-    ssize_t length = fd_receive(answer, &record, sizeof record, fds, &n);
-    int fd = -ECONNRESET;
-
-    if (length == sizeof record && record.kind == GUEST_CONNECTED && !record.error && n == 1)
-        fd = TAKE_FD(fds[0]);
-    else if (length == sizeof record && record.error)
-        fd = -record.error;
-    while (n)
-        close_fd(&fds[--n]);
-    return fd;
-}
-
-static void on_answer(struct loop_source *source, uint32_t events) {
-    struct arrival *arrival = container_of(source, struct arrival, source);
+static void on_inside(struct inside *inside, int fd) {
+    struct arrival *arrival = container_of(inside, struct arrival, inside);
     struct publisher *publisher = arrival->publisher;
     struct session *session = publisher->session;
-    const struct linger reset = { .l_onoff = 1, .l_linger = 0 };
-    auto_close int inside = take_inside(arrival->answer);
-    int r = inside < 0 ? inside : 0;
+    int r = fd < 0 ? fd : gateway_relay(session->engine, session->number, arrival->outside, fd);
 
-    (void)events;
-    if (r == 0) {
-        /* If the server or the gateway is killed, the client must not take a part for the whole. */
-        (void)setsockopt(inside, SOL_SOCKET, SO_LINGER, &reset, sizeof reset);
-        set_option(inside, IPPROTO_TCP, TCP_NODELAY);
-        r = gateway_relay(session->engine, session->number, arrival->outside, inside);
-    }
     if (r == 0) {
         publisher->n_relayed++;
         count_connection(session->engine, 1);
@@ -175,32 +147,6 @@ static void on_answer(struct loop_source *source, uint32_t events) {
     }
     arrival_free(arrival);
     update_listeners(publisher);
-}
-
-/* The sandbox is woken if need be, and its init asked. 0 or -errno. */
-static int ask_inside(struct arrival *arrival, uint16_t port) {
-    struct session *session = arrival->publisher->session;
-    int pair[2];
-
-    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) < 0)
-        return -errno;
-    arrival->answer = pair[0];
-    auto_close int theirs = pair[1];
-    int r = loop_add(session->engine->loop, &arrival->source, pair[0], EPOLLIN, on_answer);
-    if (r < 0)
-        return r;
-    struct rollbox_error error;
-    if (session_may_wait(session, &error) < 0)
-        return -ENOBUFS;
-    session_touch(session);
-    op_session_called(session);
-    struct op *op = op_new(session, VERB_CONNECT, NULL, 0);
-    if (!op)
-        return -ENOMEM;
-    op->port = port;
-    op->fd = TAKE_FD(theirs);
-    session_schedule(session);
-    return 0;
 }
 
 static void end_rest(struct loop_timer *timer) {
@@ -224,12 +170,10 @@ static void on_listener(struct loop_source *source, uint32_t events) {
         set_option(fd, SOL_SOCKET, SO_KEEPALIVE);
         arrival->publisher = publisher;
         arrival->outside = TAKE_FD(fd);
-        arrival->answer = -EBADF;
-        arrival->source.fd = -1;
         list_add_tail(&publisher->arrivals, &arrival->node);
         publisher->n_arrivals++;
         count_connection(engine, 1);
-        if (ask_inside(arrival, published->port) < 0)
+        if (inside_ask(&arrival->inside, publisher->session, published->port, on_inside) < 0)
             arrival_free(arrival);
     }
     update_listeners(publisher);

@@ -37,6 +37,11 @@
 
 #define LONG_CHAIN 18 /* layers: from here on a state waits until its chain is merged */
 
+/* What was dumped is not let go when it is. */
+static bool stays_stopped(const struct op *op) {
+    return op->verb == VERB_HIBERNATE || (op->verb == VERB_FORK && op->fork.group);
+}
+
 /* ---- steps ---- */
 
 void op_have_snapshot(struct op *op) {
@@ -208,7 +213,7 @@ static void snapshot_files_ready(struct op *op, struct layer *take_layer) {
     struct snapshot *snapshot = snapshot_new(
         session->engine, session->files.tree, session->files.at, session->files.base, take_layer);
 
-    op->take.keeps_stopped = snapshot && op->verb == VERB_HIBERNATE;
+    op->take.keeps_stopped = snapshot && stays_stopped(op);
     if (!op->take.keeps_stopped)
         resume(op);
     int r = !snapshot ? -ENOMEM
@@ -458,16 +463,17 @@ static int start_dump_job(struct op *op, struct rollbox_error *error) {
     struct session *session = op->session;
 
     op->take.n_out_of_memory = session->watch.n_out_of_memory;
-    int r = dump_job_start(&(struct dump_request){ .of = session->checkpoint,
-                               .box = session->box,
-                               .base = session->files.base,
-                               .resumes_early = op->class->flags & OP_RESUMES_EARLY,
-                               .drops = op->drops,
-                               .stays_paused = op->verb == VERB_HIBERNATE,
-                               .n_forks = op->verb == VERB_FORK ? MAX(op->fork.count, 1u) : 0,
-                               .user = &user,
-                               .data = op,
-                               .owner = session },
+    int r = dump_job_start(
+        &(struct dump_request){ .of = session->checkpoint,
+            .box = session->box,
+            .base = session->files.base,
+            .resumes_early = op->class->flags & OP_RESUMES_EARLY && !stays_stopped(op),
+            .drops = op->drops,
+            .stays_paused = stays_stopped(op),
+            .n_forks = op->verb == VERB_FORK ? MAX(op->fork.count, 1u) : 0,
+            .user = &user,
+            .data = op,
+            .owner = session },
         &op->take.dump_job, error);
     if (r == 0)
         op_wait(op, OP_WAIT_DUMP);

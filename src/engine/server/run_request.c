@@ -253,6 +253,10 @@ static int decode_fields(struct run *run, struct wire_message *message, struct g
         return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "policy",
             "publish: a single run has no published ports; use a session (rollbox create, or the "
             "calls of a Sandbox in a with block)");
+    if (have_profile && run->profile->policy->network_name)
+        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "policy",
+            "network: a single run is in no private network; use sessions (rollbox create, or the "
+            "calls of a Sandbox in a with block)");
     if (!n_args)
         n_args = add_image_command(run);
     if (!n_args)

@@ -23,6 +23,7 @@
 #include "engine/hibernate/hibernate.h"
 #include "engine/box/disk_upper.h"
 #include "engine/ops/auto_snapshot.h"
+#include "engine/ops/peers.h"
 #include "engine/ops/publish.h"
 #include "engine/server/status_json.h"
 #include "engine/session/session.h"
@@ -269,6 +270,8 @@ void session_text(struct session *session, struct buf *to) {
         buf_add_text(to, "null");
     buf_add_text(to, ", \"published\": ");
     publish_text(session, 0, to);
+    buf_add_text(to, ", \"private_network\": ");
+    peers_text(session, to);
     buf_printf(to, ", \"pid\": %d, \"isolation\": %s, ", session->box ? (int)session->box->pid : 0,
         session->profile->isolation);
     add_execs(session, to);

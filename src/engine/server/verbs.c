@@ -35,6 +35,7 @@
 #include "engine/server/status_json.h"
 #include "engine/session/exec.h"
 #include "engine/session/op.h"
+#include "engine/ops/peers.h"
 #include "engine/ops/publish.h"
 #include "engine/core/verb_names.h"
 #include "engine/session/session.h"
@@ -304,6 +305,8 @@ static int handle_create(struct call *call) {
     session_arm(session);
     call->session = session;
     r = publish_policy(session, call->error);
+    if (r == 0)
+        r = peers_join(session, call->error);
     if (r < 0) {
         session_close(session);
         return r;
@@ -606,6 +609,62 @@ static int handle_connect(struct call *call) {
     return handle_files(call);
 }
 
+/* The sandboxes that the message names. Their number or -errno. */
+static int find_group(struct call *call, struct session **ret_sessions) {
+    struct wire_field field;
+    size_t position = 0;
+    int n = 0;
+
+    while (wire_next(call->message->data, call->message->length, &position, &field) > 0) {
+        struct session *session = NULL;
+
+        if (field.tag != TAG_SANDBOX)
+            continue;
+        if (n == FORK_GROUP_MAX)
+            return error_set(call->error, ROLLBOX_ERR_INVALID_ARGUMENT, E2BIG, "arguments",
+                "%d sandboxes can be forked at one moment", FORK_GROUP_MAX);
+        int r =
+            hibernate_find_session(call->client->engine, wire_text(&field), &session, call->error);
+        if (r < 0)
+            return r;
+        for (int i = 0; i < n; i++)
+            if (ret_sessions[i] == session)
+                return error_set(call->error, ROLLBOX_ERR_INVALID_ARGUMENT, EEXIST, "arguments",
+                    "sandbox %s is named twice", session->name);
+        if (session_may_wait(session, call->error) < 0)
+            return -ENOBUFS;
+        ret_sessions[n++] = session;
+    }
+    return n ? n : session_not_found(call->client->engine, NULL, call->error);
+}
+
+static int handle_fork_group(struct call *call) {
+    struct session *sessions[FORK_GROUP_MAX];
+    struct op *ops[FORK_GROUP_MAX];
+    int n = find_group(call, sessions), made = 0;
+    int r = n < 0 ? n : 0;
+
+    for (; r == 0 && made < n; made++) {
+        ops[made] = op_new(sessions[made], VERB_FORK, call->client, call->message->header.serial);
+        if (!ops[made]) {
+            r = OUT_OF_MEMORY(call->error);
+            break;
+        }
+        (void)set_options(ops[made], call->request);
+    }
+    if (r == 0 && op_fork_group(ops, (unsigned)n) < 0)
+        r = OUT_OF_MEMORY(call->error);
+    while (r < 0 && made > 0)
+        op_free(ops[--made]);
+    for (int i = 0; r == 0 && i < n; i++) {
+        session_touch(sessions[i]);
+        op_session_called(sessions[i]);
+        session_events_op_started(ops[i]);
+        session_schedule(sessions[i]);
+    }
+    return r < 0 ? r : REPLY_LATER;
+}
+
 /* Without a number: lists the published ports. */
 static int handle_publish(struct call *call) {
     const uint64_t port = call->request->number;
@@ -671,6 +730,7 @@ static const struct verb {
     [VERB_FILES] = { NEEDS_AWAKE, handle_files },
     [VERB_CONNECT] = { NEEDS_AWAKE, handle_connect },
     [VERB_PUBLISH] = { 0, handle_publish },
+    [VERB_FORK_GROUP] = { WITHOUT_SANDBOX, handle_fork_group },
 };
 
 static bool needs_awake(const struct verb_request *request) {

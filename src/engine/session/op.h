@@ -65,7 +65,8 @@ struct take_snapshot {
     uint64_t init_serial;  /* of what init is to answer: FREEZE, or the SIGNAL that tells that init
                               has done all before it */
     bool follows_commands; /* that were on their way to init when it was asked for */
-    bool keeps_stopped;    /* HIBERNATE: the processes are not let go until the store has them */
+    bool keeps_stopped;    /* HIBERNATE: the processes are not let go until the store has them.
+                              FORK of a group: until the states of all are taken */
     bool flatten_failed;   /* OP_STARTS_UNFLATTENED: it starts without the full image */
     unsigned n_dumps;      /* that failed and may be tried again */
     unsigned n_out_of_memory;      /* of the session, when the dump began */
@@ -81,7 +82,18 @@ struct op_snapshot {
     bool is_automatic; /* auto_snapshot.c's */
 };
 
+#define FORK_GROUP_MAX 64 /* sandboxes */
+
+/* Forks of several sandboxes at one moment (op_fork.c): an operation each, with one reply. */
+struct fork_group {
+    uint64_t number;
+    unsigned n, n_taken, n_ready;
+    bool is_busy, is_over; /* the forks are being made; it is freed after that */
+    struct op *ops[];
+};
+
 struct op_fork {
+    struct fork_group *group; /* NULL: it is alone */
     unsigned count, n_made, n_asked, n_ready;
     unsigned n_owned; /* of those made: they are closed with the operation */
     struct session **made;
@@ -217,6 +229,10 @@ extern const struct op_class op_create_class, op_close_class, op_snapshot_class,
     op_reset_class, op_pause_class, op_files_class, op_connect_class, op_diff_class,
     op_commit_class, op_export_class, op_show_class, op_verify_class, op_hibernate_class,
     op_wake_class;
+
+/* op_fork.c: makes a group of operations of the verb FORK, which are not started yet. 0 or -ENOMEM.
+ */
+int op_fork_group(struct op *const *ops, unsigned n);
 
 /* op_hibernate.c */
 void hibernate_export(struct op *op); /* op->to, or what sleeps, with its processes */

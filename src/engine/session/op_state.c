@@ -65,9 +65,10 @@ static const struct {
     [OP_EVENT_PROCESSES_FREE] = { IN(FREEZE_SLOT) | IN(DUMP_SLOT), EVERY_WAIT },
     [OP_EVENT_WALKED] = { IN(WALK), EVERY_WAIT },
     [OP_EVENT_DUMPED] = { IN(DUMP), 0 },
-    /* HIBERNATE keeps the dump until the store has all of it. */
+    /* HIBERNATE keeps the dump until the store has all of it, and FORK of a group until the others
+     * have theirs. */
     [OP_EVENT_DUMP_FAILED] = { IN(DUMP) | IN(COPY) | IN(IMAGE) | IN(SIZE) | IN(COMPACTION) |
-                                   IN(STORE_JOB),
+                                   IN(STORE_JOB) | IN(CHILDREN),
         0 },
     [OP_EVENT_DUMP_AGAIN] = { IN(DUMP) | IN(IMAGE), 0 },
     [OP_EVENT_IMAGE_WRITTEN] = { IN(IMAGE), 0 },
