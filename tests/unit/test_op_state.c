@@ -51,7 +51,7 @@ static const struct {
     [OP_EVENT_PROCESSES_FREE] = { " freeze-slot dump-slot ", true },
     [OP_EVENT_WALKED] = { " walk ", true },
     [OP_EVENT_DUMPED] = { " dump ", false },
-    [OP_EVENT_DUMP_FAILED] = { " dump copy image size compaction store-job ", false },
+    [OP_EVENT_DUMP_FAILED] = { " dump copy image size compaction children store-job ", false },
     [OP_EVENT_DUMP_AGAIN] = { " dump image ", false },
     [OP_EVENT_IMAGE_WRITTEN] = { " image ", false },
     [OP_EVENT_COPIED] = { " copy ", false },

@@ -297,7 +297,7 @@ TEST(unknown_keys_get_a_hint) {
         { "cpus", "did you mean \"max_cpu\"?" },
         { "timeout_s", "did you mean \"timeout\"?" },
         { "seed", "did you mean \"random_seed\"?" },
-        { "network", "did you mean \"net\"?" },
+        { "networks", "did you mean \"network\"?" },
         { "environment", "did you mean \"env\"?" },
         { "output_limit", "did you mean \"max_output\"?" },
         { "xyzzyplugh", "docs/reference/policy.md" },
