@@ -204,11 +204,10 @@ static int send_open(struct gateway_box *b) {
     auto_free int *fds = malloc((b->n + 6) * sizeof *fds);
     size_t n = 0;
     int r = message && fds ? add_rules(b, message, &rules) : -ENOMEM;
-    json_t *names = b->session ? peers->names(b->session) : NULL;
+    json_t *others = b->session ? peers->names(b->session) : NULL;
 
-    if (names)
-        (void)json_object_set_new(message, "peers", names);
-
+    if (others)
+        (void)json_object_set_new(message, "peers", others);
     if (r == 0)
         r = add_names(b, message, &names);
     if (r == 0)
