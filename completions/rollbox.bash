@@ -108,8 +108,8 @@ _rollbox() {
     'batch') options='--output --record --keep --max-record --redact --redact-env --env-values --jobs --ordered --retries --no-progress --force --json --policy --readable --python --writable --shared --denied --image --memory --processes --cpus --disk --disk-at --open-files --output-limit --timeout --env --no-clean-env --cwd --user --users --hostname --net --allow --allow-file --secret --inject --net-log --net-record --net-replay --max-upload --isolation --seed --time-start --time-mode --serial --engine --help' ;;
     'doctor') options='--json --help' ;;
     'policy check') options='--json --help' ;;
-    'policy plan') options='--json --readable --python --writable --shared --denied --image --memory --processes --cpus --disk --disk-at --open-files --output-limit --timeout --env --no-clean-env --cwd --user --users --hostname --net --publish --allow --allow-file --secret --inject --net-log --net-record --net-replay --max-upload --isolation --seed --time-start --time-mode --serial --engine --help' ;;
-    'create') options='--record --keep --max-record --redact --redact-env --env-values --record-files --record-changes --name --idle --hibernate-after --auto-snapshot --auto-keep --ttl --lifetime --no-detach --force --json --policy --readable --python --writable --shared --denied --image --memory --processes --cpus --disk --disk-at --open-files --output-limit --timeout --env --no-clean-env --cwd --user --users --hostname --net --publish --allow --allow-file --secret --inject --net-log --net-record --net-replay --max-upload --isolation --seed --time-start --time-mode --serial --socket --help' ;;
+    'policy plan') options='--json --readable --python --writable --shared --denied --image --memory --processes --cpus --disk --disk-at --open-files --output-limit --timeout --env --no-clean-env --cwd --user --users --hostname --net --publish --network --allow --allow-file --secret --inject --net-log --net-record --net-replay --max-upload --isolation --seed --time-start --time-mode --serial --engine --help' ;;
+    'create') options='--record --keep --max-record --redact --redact-env --env-values --record-files --record-changes --name --idle --hibernate-after --auto-snapshot --auto-keep --ttl --lifetime --no-detach --force --json --policy --readable --python --writable --shared --denied --image --memory --processes --cpus --disk --disk-at --open-files --output-limit --timeout --env --no-clean-env --cwd --user --users --hostname --net --publish --network --allow --allow-file --secret --inject --net-log --net-record --net-replay --max-upload --isolation --seed --time-start --time-mode --serial --socket --help' ;;
     'exec') options='--interactive --tty --detach-keys --detach --shell --id --json --output-limit --timeout --env --cwd --user --socket --help' ;;
     'attach') options='--interactive --tty --detach-keys --json --socket --help' ;;
     'logs') options='--follow --tail --json --socket --help' ;;
@@ -198,7 +198,7 @@ _rollbox() {
     case $command in
     'image rm' | 'image show') _rollbox_list image ls -q ;;
     'template rm') _rollbox_list template ls -q ;;
-    'exec' | 'attach' | 'logs' | 'forward' | 'port' | 'ps' | 'inspect' | 'kill' | 'rm' | 'pause' | 'resume' | 'hibernate' | 'wake' | 'snapshot show' | 'snapshot verify' | 'snapshot' | 'fork' | 'restore' | 'reset' | 'tree' | 'diff' | 'commit' | 'discard' | 'export')
+    'exec' | 'attach' | 'logs' | 'forward' | 'port' | 'ps' | 'inspect' | 'kill' | 'rm' | 'pause' | 'resume' | 'hibernate' | 'wake' | 'snapshot show' | 'snapshot verify' | 'snapshot' | 'restore' | 'reset' | 'tree' | 'diff' | 'commit' | 'discard' | 'export')
         if [[ ! $(_rollbox_sandbox) ]]; then
             _rollbox_list ps -q
             return

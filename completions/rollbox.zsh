@@ -408,6 +408,7 @@ _rollbox() {
             '*--hostname=[the host name seen inside (default rollbox)]:NAME:' \
             '*--net=[network (default none; with --allow\: allow)]:value:(none loopback allow host)' \
             '*--publish=[lead an address of the host to PORT of the sandbox\: HOST\:PORT, a port of 127.0.0.1, or the path of a Unix socket (default\: any free port of 127.0.0.1)]:[ADDRESS:]PORT:' \
+            '*--network=[join a private network, whose sandboxes reach each other by name]:NAME:' \
             '*--allow=[a host that may be reached, such as pypi.org, '\''*.example.org\:8443'\'', 192.0.2.0/24 or @pypi]:HOST[:PORT]:' \
             '*--allow-file=[hosts that may be reached\: one a line, or a JSON list of rules]:FILE:_files' \
             '*--secret=[a secret for --inject; SOURCE is env\:VARIABLE, file\:PATH or fd\:N; with \:VARIABLE the sandbox has it, with a placeholder]:NAME[:VARIABLE]=SOURCE:' \
@@ -470,6 +471,7 @@ _rollbox() {
             '*--hostname=[the host name seen inside (default rollbox)]:NAME:' \
             '*--net=[network (default none; with --allow\: allow)]:value:(none loopback allow host)' \
             '*--publish=[lead an address of the host to PORT of the sandbox\: HOST\:PORT, a port of 127.0.0.1, or the path of a Unix socket (default\: any free port of 127.0.0.1)]:[ADDRESS:]PORT:' \
+            '*--network=[join a private network, whose sandboxes reach each other by name]:NAME:' \
             '*--allow=[a host that may be reached, such as pypi.org, '\''*.example.org\:8443'\'', 192.0.2.0/24 or @pypi]:HOST[:PORT]:' \
             '*--allow-file=[hosts that may be reached\: one a line, or a JSON list of rules]:FILE:_files' \
             '*--secret=[a secret for --inject; SOURCE is env\:VARIABLE, file\:PATH or fd\:N; with \:VARIABLE the sandbox has it, with a placeholder]:NAME[:VARIABLE]=SOURCE:' \
@@ -692,7 +694,7 @@ _rollbox() {
             '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
             '*-h[print this help]' \
             '*--help[print this help]' \
-            ':name:_rollbox_sandboxes'
+            ':file:_files'
         ;;
     'restore')
         _arguments -s -S \
