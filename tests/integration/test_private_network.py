@@ -6,10 +6,9 @@ import os
 import signal
 
 import pytest
-from harness import until
+from harness import comm, descendants, until
 from rollbox import FeatureMissing, InvalidArgument, Policy, Sandbox, default_engine
-from test_cli_session import own, shared  # noqa: F401
-from test_publish import gateway_of
+from cli_sessions import own, shared  # noqa: F401
 
 # A database of one number: "add" answers with the number after it was added to, "get" with the
 # number. It has two numbers in fact, and writes one after the other.
@@ -76,6 +75,11 @@ while True:
         pass
     open("/tmp/reset", "w").close()
 """
+
+
+def gateway_of(engine):
+    """The pid of its rollbox-egress."""
+    return next(pid for pid in descendants(engine.pid) if comm(pid) == "rollbox-egress")
 
 
 def start(box, code):
