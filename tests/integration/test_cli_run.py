@@ -358,7 +358,7 @@ SNAPSHOT = ["snapshot show", "snapshot verify", "snapshot", "fork", "restore", "
 IMAGE = ["import", "image import", "image ls", "image rm", "image show"]
 STORE = ["store path", "store gc", "store fsck", "store df"]
 TEMPLATE = ["template create", "template ls", "template rm"]
-ENGINE = ["engine start", "engine status", "engine stop", "net log", "net test", "net set", "debug dump"]
+ENGINE = ["engine start", "engine status", "engine stop", "net log", "net test", "net set", "serve", "token create", "token ls", "token rm", "debug dump"]
 RECORD = ["record", "replay", "verify"]
 COMMANDS = ["run", "shell", *RECORD, "batch", "doctor", "policy check", "policy plan", "create", "exec", "attach", "logs", "forward", "port", "cp", *SESSION[6:], *SNAPSHOT, *IMAGE, *STORE, *TEMPLATE, *ENGINE, "completion", "version", "help"]
 
@@ -370,6 +370,8 @@ def page_of(command):
         return "rollbox-run.1.scd"
     if command == "debug dump":
         return "rollbox-engine.1.scd"
+    if first in ("serve", "token"):
+        return "rollbox-serve.1.scd"
     if first == "net":
         return "rollbox-session.1.scd"
     for group, commands in (("session", SESSION), ("snapshot", SNAPSHOT), ("image", IMAGE), ("record", RECORD)):
