@@ -467,7 +467,7 @@ def test_authority_is_kept_and_its_key_private(tmp_path):
     makers = [subprocess.Popen([egress_tls.PROGRAM, "--make-ca", str(directory)]) for _ in range(8)]
     assert [maker.wait(DEADLINE) for maker in makers] == [0] * 8
     assert sorted(os.listdir(tmp_path)) == ["ca"]
-    assert sorted(os.listdir(directory)) == ["bundle.pem", "cert.pem", "key.pem"]
+    assert sorted(os.listdir(directory)) == ["bundle.jks", "bundle.pem", "cert.pem", "key.pem"]
     assert (directory / "key.pem").stat().st_mode & 0o777 == 0o600
     before = (directory / "key.pem").read_bytes()
     assert (directory / "bundle.pem").read_text().endswith((directory / "cert.pem").read_text())

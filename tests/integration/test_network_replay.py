@@ -38,7 +38,7 @@ class Web:
             threading.Thread(target=self.serve, args=(peer,), daemon=True).start()
 
     def serve(self, peer):
-        with peer, peer.makefile("rwb") as file:
+        with contextlib.suppress(ConnectionResetError, BrokenPipeError), peer, peer.makefile("rwb") as file:
             while line := file.readline():
                 headers = {}
                 while (header := file.readline()) not in (b"\r\n", b""):
