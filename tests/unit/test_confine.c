@@ -30,6 +30,7 @@ static const int calls[] = {
     __NR_geteuid,
     __NR_prctl,
     __NR_brk,
+    __NR_sigaltstack, /* the address sanitizer, at the end */
     __NR_munmap,
     __NR_futex,
     __NR_rt_sigprocmask,
@@ -37,15 +38,20 @@ static const int calls[] = {
     __NR_dup,
 };
 
+#if defined(__SANITIZE_ADDRESS__)
+/* The search for leaks at the end traces the process, which is refused by then. */
+int __lsan_is_turned_off(void);
+__attribute__((visibility("default"))) int __lsan_is_turned_off(void) {
+    return 1;
+}
+#endif
+
 static void confine(bool may_connect) {
     const char *step = "";
     const struct confine_service service = {
         .calls = calls, .n_calls = ARRAY_SIZE(calls), .may_connect = may_connect
     };
 
-#if defined(__SANITIZE_ADDRESS__)
-    SKIP("asan", "the address sanitizer needs files at its end");
-#endif
     if (confine_service(&service, &step) < 0)
         test_fail(__FILE__, __LINE__, "cannot %s", step);
 }
