@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/utf8.h"
 
+#include <errno.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
@@ -254,4 +255,41 @@ void json_add_string(struct buf *to, const void *data, size_t length) {
         (void)utf8_json(to, data, length);
     else
         buf_add_text(to, "null");
+}
+
+static int digit_value(char c) {
+    if (c >= 'A' && c <= 'Z')
+        return c - 'A';
+    if (c >= 'a' && c <= 'z')
+        return c - 'a' + 26;
+    if (c >= '0' && c <= '9')
+        return c - '0' + 52;
+    if (c == '+')
+        return 62;
+    return c == '/' ? 63 : -1;
+}
+
+int base64_decode(const char *text, size_t length, struct buf *to) {
+    if (length % 4)
+        return -EBADMSG;
+    for (size_t i = 0; i < length; i += 4) {
+        unsigned padding = text[i + 3] == '=';
+        uint32_t bits = 0;
+
+        if (padding && text[i + 2] == '=')
+            padding = 2;
+        if (padding && i + 4 != length)
+            return -EBADMSG;
+        for (unsigned k = 0; k < 4; k++) {
+            int value = k >= 4 - padding ? 0 : digit_value(text[i + k]);
+
+            if (value < 0)
+                return -EBADMSG;
+            bits = bits << 6 | (uint32_t)value;
+        }
+        const unsigned char bytes[3] = { (unsigned char)(bits >> 16), (unsigned char)(bits >> 8),
+            (unsigned char)bits };
+        buf_add(to, bytes, 3 - padding);
+    }
+    return buf_failed(to) ? -ENOMEM : 0;
 }

@@ -35,5 +35,7 @@ void utf8_json_shown(struct buf *to, const void *text, size_t length);
 
 /* Appends the base64 (RFC 4648, padded) of the data. */
 void base64_encode(struct buf *to, const void *data, size_t length);
+/* Appends what such a text stands for. 0, -EBADMSG or -ENOMEM. */
+int base64_decode(const char *text, size_t length, struct buf *to);
 
 #endif

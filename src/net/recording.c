@@ -6,49 +6,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/buf.h"
 #include "base/cleanup.h"
+#include "base/utf8.h"
 
 /* ---- reading ---- */
-
-static int value_of(char c) {
-    if (c >= 'A' && c <= 'Z')
-        return c - 'A';
-    if (c >= 'a' && c <= 'z')
-        return c - 'a' + 26;
-    if (c >= '0' && c <= '9')
-        return c - '0' + 52;
-    if (c == '+')
-        return 62;
-    return c == '/' ? 63 : -1;
-}
-
-/* Strict base64 with padding. NULL: it is none, or out of memory. */
-static char *decode(const char *text, size_t length, size_t *ret_length) {
-    size_t padding = 0, n = 0;
-
-    if (length == 0 || length % 4 != 0)
-        return NULL;
-    while (padding < 2 && text[length - 1 - padding] == '=')
-        padding++;
-    char *data = malloc(length / 4 * 3);
-    for (size_t i = 0; data && i < length; i += 4) {
-        uint32_t word = 0;
-
-        for (size_t k = 0; k < 4; k++) {
-            int value = i + k >= length - padding ? 0 : value_of(text[i + k]);
-
-            if (value < 0) {
-                free(data);
-                return NULL;
-            }
-            word = word << 6 | (uint32_t)value;
-        }
-        for (int k = 2; k >= 0; k--)
-            data[n++] = (char)(word >> (8 * k));
-    }
-    *ret_length = n - padding;
-    return data;
-}
 
 /* Room for one more; the array doubles. NULL: out of memory. */
 static void *grow(void *items_pointer, size_t n, size_t size) {
@@ -128,14 +90,15 @@ static int add_piece(struct recorded *to, bool is_up, bool is_end, char *take_da
 }
 
 static int add_bytes(struct recorded *to, bool is_up, const json_t *value) {
-    size_t length = 0;
-    char *data = decode(json_string_value(value), json_string_length(value), &length);
+    struct buf bytes = BUF_INIT;
+    int r = base64_decode(json_string_value(value), json_string_length(value), &bytes);
 
-    if (!data || !length) {
-        free(data);
-        return 0;
+    if (r < 0 || bytes.length == 0) {
+        buf_done(&bytes);
+        return r == -ENOMEM ? r : 0;
     }
-    return add_piece(to, is_up, false, data, length);
+    size_t length = bytes.length;
+    return add_piece(to, is_up, false, buf_take(&bytes), length);
 }
 
 static int continue_exchange(struct recorded *to, const json_t *line) {

@@ -30,6 +30,7 @@
 #include "policy/determinism.h"
 #include "policy/filter.h"
 #include "policy/network.h"
+#include "sys/confine.h"
 #include "sys/uapi.h"
 
 #define READ_ONLY (MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV)
@@ -904,17 +905,11 @@ static void user_ids(struct compiler *c) {
 
 static void landlock_rights(struct compiler *c) {
     int abi = c->host->landlock_abi;
-    uint64_t all = (1ull << 13) - 1;
 
     if (abi < 1)
         return;
-    if (abi >= 2)
-        all |= LANDLOCK_ACCESS_FS_REFER;
-    if (abi >= 3)
-        all |= LANDLOCK_ACCESS_FS_TRUNCATE;
-    if (abi >= 5)
-        all |= LANDLOCK_ACCESS_FS_IOCTL_DEV;
     c->plan.flags |= PLAN_LANDLOCK;
+    const uint64_t all = confine_landlock_files(abi);
     c->plan.landlock_fs = all;
     bool process = c->policy->isolation == POLICY_ISOLATION_PROCESS;
     if (abi >= 4 && c->policy->net == POLICY_NET_NONE)

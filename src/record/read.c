@@ -8,6 +8,7 @@
 
 #include "base/cleanup.h"
 #include "base/error.h"
+#include "base/utf8.h"
 
 #define CHUNK 65536
 #define MAX_PENDING 4096
@@ -266,43 +267,6 @@ int reader_next(struct reader *reader, struct step **ret_step, struct rollbox_er
 
 /* ---- values ---- */
 
-static int digit_value(char c) {
-    if (c >= 'A' && c <= 'Z')
-        return c - 'A';
-    if (c >= 'a' && c <= 'z')
-        return c - 'a' + 26;
-    if (c >= '0' && c <= '9')
-        return c - '0' + 52;
-    if (c == '+')
-        return 62;
-    return c == '/' ? 63 : -1;
-}
-
-static int decode_base64(const char *text, size_t length, struct buf *to) {
-    if (length % 4)
-        return -EBADMSG;
-    for (size_t i = 0; i < length; i += 4) {
-        unsigned padding = text[i + 3] == '=';
-        uint32_t bits = 0;
-
-        if (padding && text[i + 2] == '=')
-            padding = 2;
-        if (padding && i + 4 != length)
-            return -EBADMSG;
-        for (unsigned k = 0; k < 4; k++) {
-            int value = k >= 4 - padding ? 0 : digit_value(text[i + k]);
-
-            if (value < 0)
-                return -EBADMSG;
-            bits = bits << 6 | (uint32_t)value;
-        }
-        const unsigned char bytes[3] = { (unsigned char)(bits >> 16), (unsigned char)(bits >> 8),
-            (unsigned char)bits };
-        buf_add(to, bytes, 3 - padding);
-    }
-    return buf_failed(to) ? -ENOMEM : 0;
-}
-
 int read_bytes(const json_t *value, struct buf *to) {
     const json_t *text = json_is_string(value) ? value : json_object_get(value, "text"),
                  *encoded = json_object_get(value, "base64");
@@ -312,6 +276,6 @@ int read_bytes(const json_t *value, struct buf *to) {
         return buf_failed(to) ? -ENOMEM : 0;
     }
     return json_is_string(encoded)
-               ? decode_base64(json_string_value(encoded), json_string_length(encoded), to)
+               ? base64_decode(json_string_value(encoded), json_string_length(encoded), to)
                : -ENODATA;
 }
