@@ -234,7 +234,8 @@ static void remove_socket(struct engine *engine, const char *path) {
         (void)unlink(path);
 }
 
-static const struct janitor_duty socket_duty = { .at_end = remove_socket };
+/* After the loans, because only then is the engine certain to have closed its listeners. */
+static const struct janitor_duty socket_duty = { .at_end = remove_socket, .after_loans = true };
 
 /* A Unix socket is for its owner alone. */
 static int bind_address(int listener, const struct publish_address *address) {
