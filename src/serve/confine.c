@@ -6,36 +6,23 @@
  * Landlock: of the file system it may read the directory of the token file and remove its socket.
  * It may neither bind nor connect a TCP socket. The directory and not the file, because a new
  * version of the file is renamed into its place.
- * seccomp: no execve, clone, ptrace, mount, socket, connect, bind; an allow-list of what the loop,
- * the C library and librollbox call. Everything else is EPERM, because libraries ask for things
- * that they can do without; another architecture's call is the end.
+ * seccomp: the allow-list has the calls of the loop, the C library and librollbox, and no execve,
+ * clone, ptrace, mount, socket, connect or bind. sys/confine.c has the filter.
  */
 #include "serve/confine.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <libgen.h>
-#include <linux/audit.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
-#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "sys/confine.h"
 #include "sys/syscalls.h"
-
-#if defined(__x86_64__)
-#    define OUR_ARCH AUDIT_ARCH_X86_64
-#elif defined(__aarch64__)
-#    define OUR_ARCH AUDIT_ARCH_AARCH64
-#else
-#    error "the system calls of this architecture are not known yet"
-#endif
 
 static const int allowed[] = {
     __NR_read,
@@ -86,10 +73,8 @@ static const int allowed[] = {
     __NR_gettid,
     __NR_getuid,
     __NR_geteuid,
-    __NR_mmap,
     __NR_mremap,
     __NR_munmap,
-    __NR_mprotect,
     __NR_madvise,
     __NR_brk,
     __NR_futex,
@@ -114,29 +99,6 @@ static const int allowed[] = {
 #endif
 };
 
-static int filter_system_calls(void) {
-    struct sock_filter program[2 * ARRAY_SIZE(allowed) + 8];
-    unsigned short n = 0;
-    struct sock_fprog description;
-
-    program[n++] =
-        (struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, arch));
-    program[n++] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, OUR_ARCH, 1, 0);
-    program[n++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS);
-    program[n++] =
-        (struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr));
-    for (size_t i = 0; i < ARRAY_SIZE(allowed); i++) {
-        program[n++] =
-            (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (unsigned)allowed[i], 0, 1);
-        program[n++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
-    }
-    program[n++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM);
-    description = (struct sock_fprog){ n, program };
-    /* Of all threads: those of the pool are there already. */
-    return (int)sys_call3(
-        __NR_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &description);
-}
-
 static int allow_directory(int ruleset, const char *path, uint64_t access) {
     char *copy = strdup(path);
     auto_free char *held = copy;
@@ -153,10 +115,7 @@ static int allow_directory(int ruleset, const char *path, uint64_t access) {
 
 /* Before the threads are started, because a ruleset is each thread's own. */
 int confine_files(const char *tokens_path, const char *socket_path) {
-    const char *masked = secure_getenv("ROLLBOX_KFEAT");
-    int abi = masked && strstr(masked, "-landlock")
-                  ? 0
-                  : sys_landlock_create_ruleset(NULL, 0, LANDLOCK_CREATE_RULESET_VERSION);
+    int abi = confine_landlock_abi();
     struct uapi_landlock_ruleset all;
 
     if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0)
@@ -164,7 +123,7 @@ int confine_files(const char *tokens_path, const char *socket_path) {
     if (abi < 1)
         return 0;
     all = (struct uapi_landlock_ruleset){
-        .handled_access_fs = (LANDLOCK_ACCESS_FS_MAKE_SYM << 1) - 1,
+        .handled_access_fs = confine_landlock_files(abi),
     };
     if (abi >= 4)
         all.handled_access_net = LANDLOCK_ACCESS_NET_BIND_TCP | LANDLOCK_ACCESS_NET_CONNECT_TCP;
@@ -179,11 +138,10 @@ int confine_files(const char *tokens_path, const char *socket_path) {
     return r < 0 ? r : sys_landlock_restrict_self(ruleset, 0);
 }
 
-int confine_calls(void) {
-    const struct rlimit none = { 0, 0 };
+int confine_server(void) {
+    int r = confine_memory();
 
-    /* Tokens and guests' data are in no core file. */
-    if (setrlimit(RLIMIT_CORE, &none) < 0 || prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) < 0)
-        return -errno;
-    return filter_system_calls();
+    return r < 0 ? r
+                 : confine_calls(&(struct confine_service){
+                       .calls = allowed, .n_calls = ARRAY_SIZE(allowed) });
 }

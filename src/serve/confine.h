@@ -6,6 +6,6 @@
 /* Landlock, before any thread is started. The paths may be NULL. 0 or -errno. */
 int confine_files(const char *tokens_path, const char *socket_path);
 /* seccomp, for all threads; the last step. 0 or -errno. */
-int confine_calls(void);
+int confine_server(void);
 
 #endif

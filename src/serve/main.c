@@ -297,7 +297,7 @@ static int start(struct server *server, const char *tokens_path) {
     r = pool_new(server->loop, POOL_THREADS, &server->pool);
     if (r < 0)
         return complain("cannot ", "start threads", -r);
-    r = confine_calls();
+    r = confine_server();
     if (r < 0)
         return complain("cannot ", "filter system calls", -r);
     return 0;

@@ -92,15 +92,18 @@ static int leave_root(const struct confine_service *service) {
     return sys_capset(&header, none);
 }
 
-/* After the change of ids, which undoes it. What the process holds is in no core file, and
- * /proc/PID/mem is closed to processes of the same user. */
-static int hide_memory(const struct confine_service *service) {
+int confine_memory(void) {
     const struct rlimit none = { 0, 0 };
 
-    (void)service;
     if (setrlimit(RLIMIT_CORE, &none) < 0 || prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) < 0)
         return -errno;
     return 0;
+}
+
+/* After the change of ids, which undoes it. */
+static int hide_memory(const struct confine_service *service) {
+    (void)service;
+    return confine_memory();
 }
 
 /* After the change of ids, which undoes it. */
@@ -125,7 +128,7 @@ static int enter_landlock(const struct confine_service *service) {
     return ruleset < 0 ? ruleset : sys_landlock_restrict_self(ruleset, 0);
 }
 
-static int filter_system_calls(const struct confine_service *service) {
+int confine_calls(const struct confine_service *service) {
     struct sock_filter program[2 * MAX_CALLS + CONFINE_FILTER_HEAD + 16];
     struct sock_fprog description;
     unsigned short n = confine_filter_head(program);
@@ -154,9 +157,10 @@ static int filter_system_calls(const struct confine_service *service) {
     /* An error and not the end: libraries ask for things that they can do without. */
     program[n++] = RETURN(SECCOMP_RET_ERRNO | EPERM);
     description = (struct sock_fprog){ n, program };
-    if (prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &description) < 0)
-        return -errno;
-    return 0;
+    long r =
+        sys_call3(__NR_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &description);
+
+    return r > 0 ? -ESRCH : (int)r; /* the id of a thread that cannot take the filter */
 }
 
 int confine_service(const struct confine_service *service, const char **ret_step) {
@@ -168,7 +172,7 @@ int confine_service(const struct confine_service *service, const char **ret_step
         { "hide its memory", hide_memory },
         { "end with the engine", follow_parent },
         { "enter Landlock", enter_landlock },
-        { "filter system calls", filter_system_calls },
+        { "filter system calls", confine_calls },
     };
 
     for (size_t i = 0; i < ARRAY_SIZE(steps); i++) {

@@ -40,6 +40,13 @@ int confine_service(const struct confine_service *service, const char **ret_step
  * the number of instructions. */
 unsigned short confine_filter_head(struct sock_filter *program);
 
+/* Allows the calls of `service`, and memory that is not executable, and refuses all others; for all
+ * threads of the process. It needs no_new_privs. 0 or -errno. */
+int confine_calls(const struct confine_service *service);
+
+/* No core file, and /proc/PID/mem is closed to processes of the same user. 0 or -errno. */
+int confine_memory(void);
+
 /* Landlock's version that the process may use: 0 without Landlock, or where ROLLBOX_KFEAT masks it.
  */
 int confine_landlock_abi(void);
