@@ -197,3 +197,18 @@ int fd_map_memory_file(int fd, size_t limit, void **ret_data, size_t *ret_length
     *ret_length = (size_t)size;
     return 0;
 }
+
+int fd_copy_all(int *ret_fds, const int *fds, size_t n_fds) {
+    for (size_t i = 0; i < n_fds; i++) {
+        int r;
+
+        ret_fds[i] = fcntl(fds[i], F_DUPFD_CLOEXEC, 3);
+        if (ret_fds[i] >= 0)
+            continue;
+        r = -errno;
+        while (i > 0)
+            close_fd(&ret_fds[--i]);
+        return r;
+    }
+    return 0;
+}

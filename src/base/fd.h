@@ -48,6 +48,9 @@ int fd_send_patiently(int socket, const void *data, size_t length, const int *fd
  * and the caller owns them. ret_fds has room for FD_MESSAGE_MAX_FDS. */
 ssize_t fd_receive(int socket, void *data, size_t capacity, int *ret_fds, size_t *ret_n_fds);
 
+/* Copies all of the descriptors, close-on-exec, or none. 0 or -errno. */
+int fd_copy_all(int *ret_fds, const int *fds, size_t n_fds);
+
 /* A sealed, read-only memory file with the given content, or -errno. */
 int fd_memory_file(const char *name, const void *data, size_t length);
 

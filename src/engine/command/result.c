@@ -84,18 +84,12 @@ static void keep_result(struct engine *engine, const void *operation, size_t len
     memcpy(finished->operation, operation, length);
     finished->operation_length = length;
     buf_add(&finished->message, message->data, message->length);
-    bool ok = !buf_failed(&finished->message);
-    for (; finished->n_fds < n_fds && ok; finished->n_fds++)
-        ok =
-            (finished->fds[finished->n_fds] = fcntl(fds[finished->n_fds], F_DUPFD_CLOEXEC, 3)) >= 0;
-    if (!ok) {
-        for (size_t i = 0; i < finished->n_fds; i++)
-            if (finished->fds[i] >= 0)
-                close(finished->fds[i]);
+    if (buf_failed(&finished->message) || fd_copy_all(finished->fds, fds, n_fds) < 0) {
         buf_done(&finished->message);
         free(finished);
         return;
     }
+    finished->n_fds = n_fds;
     finished->bytes = bytes;
     list_add_tail(&engine->finished, &finished->node);
     list_add_tail(
@@ -214,13 +208,11 @@ static bool hold_result(struct run *run, uint64_t tally, struct buf *message, co
         return false;
     list_init(&held->node);
     list_init(&held->waiters);
-    for (; held->n_fds < n_fds; held->n_fds++)
-        if ((held->fds[held->n_fds] = fcntl(fds[held->n_fds], F_DUPFD_CLOEXEC, 3)) < 0)
-            break;
-    if (held->n_fds < n_fds) {
+    if (fd_copy_all(held->fds, fds, n_fds) < 0) {
         held_free(held);
         return false;
     }
+    held->n_fds = n_fds;
     held->engine = run->engine;
     held->tally = tally;
     held->message = *message;

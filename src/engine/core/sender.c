@@ -118,17 +118,14 @@ int sender_send(struct sender *sender, struct buf *message, const int *fds, size
 
 int sender_keep(struct sender *sender, struct outgoing *outgoing, struct buf *message,
     const int *fds, size_t n_fds) {
-    list_init(&outgoing->node);
-    while (outgoing->n_fds < n_fds) {
-        int fd = fcntl(fds[outgoing->n_fds], F_DUPFD_CLOEXEC, 3);
+    int r = fd_copy_all(outgoing->fds, fds, n_fds);
 
-        if (fd < 0) {
-            fd = -errno;
-            outgoing_done(outgoing);
-            return fd;
-        }
-        outgoing->fds[outgoing->n_fds++] = fd;
+    list_init(&outgoing->node);
+    if (r < 0) {
+        outgoing_done(outgoing);
+        return r;
     }
+    outgoing->n_fds = n_fds;
     outgoing->bytes = message->length + files_bytes(&BUF_INIT, fds, n_fds);
     outgoing->message = *message;
     *message = BUF_INIT;

@@ -71,11 +71,8 @@ static void on_done(
         op->store_job = NULL;
     if (job->verb == VERB_HIBERNATE || job->verb == VERB_WAKE)
         on_written_or_read(job, op, take_answer, error);
-    else if (op)
-        (void)op_event(op, OP_EVENT_STORE_JOB_DONE,
-            &(struct op_message){ .error = error, .take_text = take_answer });
     else
-        buf_done(take_answer);
+        op_store_job_done(op, take_answer, error);
 }
 
 static void release_job(void *data) {
@@ -103,16 +100,6 @@ static struct hibernate_job *hibernate_job_new(struct op *op, struct rollbox_err
     return NULL;
 }
 
-static int add_channel(struct hibernate_job *job, int *fds, size_t *n_fds) {
-    int pair[2];
-
-    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) < 0)
-        return -errno;
-    job->channel = pair[0];
-    fds[(*n_fds)++] = pair[1];
-    return 0;
-}
-
 int hibernate_job_start(struct op *op, const char *command, json_t *description, const int *fds,
     size_t n_fds, struct rollbox_error *error) {
     static const struct store_job_user user = { on_done, release_job };
@@ -135,7 +122,7 @@ int hibernate_job_start(struct op *op, const char *command, json_t *description,
     for (size_t i = 0; i < n_fds; i++)
         all[i] = fcntl(fds[i], F_DUPFD_CLOEXEC, STORE_JOB_FIRST_FD);
     if (op->verb == VERB_HIBERNATE)
-        r = add_channel(job, all, &n);
+        r = store_job_add_channel(&job->channel, all, &n);
     if ((all[n] = disk_upper_lend(job->engine)) >= 0)
         n++;
     r = store_job_start(job->engine,

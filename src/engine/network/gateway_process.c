@@ -101,9 +101,8 @@ int gateway_process_send(
     if (posted) {
         list_init(&posted->node);
         posted->text = take_message ? json_dumps(take_message, JSON_COMPACT) : NULL;
-        for (; posted->n_fds < n_fds; posted->n_fds++)
-            if ((posted->fds[posted->n_fds] = fcntl(fds[posted->n_fds], F_DUPFD_CLOEXEC, 3)) < 0)
-                break;
+        if (fd_copy_all(posted->fds, fds, n_fds) == 0)
+            posted->n_fds = n_fds;
     }
     json_decref(take_message);
     if (!posted || !posted->text || posted->n_fds < n_fds) {

@@ -361,11 +361,7 @@ static void on_done(
         sweep_published(job);
     if (op && !error && job->verb == VERB_COMMIT)
         note_commit(op);
-    if (op)
-        (void)op_event(op, OP_EVENT_STORE_JOB_DONE,
-            &(struct op_message){ .error = error, .take_text = take_answer });
-    else
-        buf_done(take_answer);
+    op_store_job_done(op, take_answer, error);
 }
 
 static void release_job(void *data) {
@@ -427,16 +423,6 @@ static int note_published(struct files_job *job, const struct op *op) {
     return buf_failed(&job->published) ? -ENOMEM : 0;
 }
 
-static int add_socket(struct files_job *job, int *fds, size_t *n_fds) {
-    int pair[2];
-
-    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) < 0)
-        return -errno;
-    job->kept = pair[0];
-    fds[(*n_fds)++] = pair[1];
-    return 0;
-}
-
 /* The engine's descriptor of a layer only names the directory. */
 static int open_layers(
     const int *stored, size_t n_stored, struct layer *const *layers, size_t n, int *fds) {
@@ -473,7 +459,7 @@ static int launch_job(struct op *op, const json_t *description, int *fds, size_t
     if (to >= 0)
         fds[n_fds++] = fcntl(to, F_DUPFD_CLOEXEC, STORE_JOB_FIRST_FD);
     if (r == 0 && op->verb == VERB_COMMIT)
-        r = add_socket(job, fds, &n_fds);
+        r = store_job_add_channel(&job->kept, fds, &n_fds);
     if (r == 0 && op->verb == VERB_COMMIT)
         r = note_published(job, op);
     if (op->verb == VERB_COMMIT && (fds[n_fds] = janitor_lend(job->engine)) >= 0)

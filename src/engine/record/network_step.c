@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "engine/record/network_step.h"
 
-#include <fcntl.h>
 #include <stdlib.h>
 
 #include "base/cleanup.h"
+#include "base/fd.h"
 #include "base/wire.h"
 #include "record/record.h"
 
@@ -37,13 +37,11 @@ bool network_step_hold(struct record *record, uint64_t tally, struct buf *messag
     if (!held)
         return false;
     list_init(&held->node);
-    for (; held->n_fds < n_fds; held->n_fds++)
-        if ((held->fds[held->n_fds] = fcntl(fds[held->n_fds], F_DUPFD_CLOEXEC, 3)) < 0)
-            break;
-    if (held->n_fds < n_fds) {
+    if (fd_copy_all(held->fds, fds, n_fds) < 0) {
         held_free(held);
         return false;
     }
+    held->n_fds = n_fds;
     held->record = record;
     held->tally = tally;
     held->bytes = bytes;

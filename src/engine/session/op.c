@@ -279,6 +279,14 @@ bool op_event(struct op *op, enum op_event event, const struct op_message *messa
     return true;
 }
 
+void op_store_job_done(struct op *op, struct buf *take_answer, const struct rollbox_error *error) {
+    if (op)
+        (void)op_event(op, OP_EVENT_STORE_JOB_DONE,
+            &(struct op_message){ .error = error, .take_text = take_answer });
+    else
+        buf_done(take_answer);
+}
+
 bool session_event(struct session *session, enum op_event event, const struct op_message *message) {
     struct op *op = session_first_op(session);
 

@@ -206,7 +206,9 @@ void op_wait(struct op *op, enum op_wait wait);
 /* Tells of an event. False: the operation does not wait for it. An event that cannot come now ends
  * the sandbox soon, from the loop. After an event that was taken the operation may be gone. */
 bool op_event(struct op *op, enum op_event event, const struct op_message *message);
-/* The same, to the session's first operation. False also if there is none. */
+/* STORE_JOB_DONE with the job's answer as text. NULL: nobody waits for the answer. */
+void op_store_job_done(struct op *op, struct buf *take_answer, const struct rollbox_error *error);
+/* The same as op_event, to the session's first operation. False also if there is none. */
 bool session_event(struct session *session, enum op_event event, const struct op_message *message);
 
 bool op_allows_hibernated(const struct op *op);  /* it needs no sandbox that is awake */

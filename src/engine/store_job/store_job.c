@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <sys/socket.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -253,4 +254,14 @@ pid_t store_job_sweep(const struct engine *engine, const char *path) {
     char *argv[] = { (char *)"rollbox-store", (char *)"sweep", (char *)path, NULL };
 
     return start_alone(engine, argv);
+}
+
+int store_job_add_channel(int *ret_channel, int *fds, size_t *n_fds) {
+    int pair[2];
+
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) < 0)
+        return -errno;
+    *ret_channel = pair[0];
+    fds[(*n_fds)++] = pair[1];
+    return 0;
 }

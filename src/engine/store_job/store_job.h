@@ -56,6 +56,10 @@ struct store_job *store_job_free(struct store_job *job);
 /* The same, but it is killed in any case, and `done` is called when it is dead. */
 void store_job_cancel(struct store_job *take_job);
 
+/* Makes a channel for descriptors that the job sends, and adds its end to the job's. 0 or -errno.
+ */
+int store_job_add_channel(int *ret_channel, int *fds, size_t *n_fds);
+
 /* Is rollbox-store there? 0, or the error. */
 int store_job_check_program(const struct engine *engine, struct rollbox_error *error);
 
