@@ -88,15 +88,26 @@ DIFFERENCES = {
 
 
 def driver():
-    lines = ["export DEBIAN_FRONTEND=noninteractive PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root", "cd /root"]
+    lines = [
+        "export DEBIAN_FRONTEND=noninteractive PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root",
+        "cd /root",
+    ]
     for number, (_, command) in enumerate(COMMANDS):
         script = command.replace("'", "'\\''")
-        lines.append(f"timeout 300 bash -c '{script}' > /tmp/out.{number} 2>&1 < /dev/null; echo status {number} $?; tail -n 3 /tmp/out.{number} >&2")
+        lines.append(
+            f"timeout 300 bash -c '{script}' > /tmp/out.{number} 2>&1 < /dev/null; echo status {number} $?; tail -n 3 /tmp/out.{number} >&2"
+        )
     return "\n".join(lines)
 
 
 def statuses(text):
-    return {int(n): int(status) for word, n, status in (line.split() for line in text.splitlines() if line.startswith("status ")) if word}
+    return {
+        int(n): int(status)
+        for word, n, status in (
+            line.split() for line in text.splitlines() if line.startswith("status ")
+        )
+        if word
+    }
 
 
 def debian():
@@ -104,7 +115,18 @@ def debian():
     if not (root / "etc/debian_version").exists():
         shutil.rmtree(root, ignore_errors=True)
         PLACE.mkdir(parents=True, exist_ok=True)
-        subprocess.run(["debootstrap", "--variant=minbase", "--include=iputils-ping,sudo,libcap2-bin,procps,tzdata", SUITE, root, MIRROR], check=True, stdout=subprocess.DEVNULL)
+        subprocess.run(
+            [
+                "debootstrap",
+                "--variant=minbase",
+                "--include=iputils-ping,sudo,libcap2-bin,procps,tzdata",
+                SUITE,
+                root,
+                MIRROR,
+            ],
+            check=True,
+            stdout=subprocess.DEVNULL,
+        )
         subprocess.run(["chroot", root, "apt-get", "clean"], check=True)
     return root
 
@@ -117,13 +139,37 @@ def oci_layout(root, place):
     def blob(data, kind):
         name = hashlib.sha256(data).hexdigest()
         (blobs / name).write_bytes(data)
-        return {"digest": "sha256:" + name, "size": len(data), "mediaType": "application/vnd.oci.image." + kind}
+        return {
+            "digest": "sha256:" + name,
+            "size": len(data),
+            "mediaType": "application/vnd.oci.image." + kind,
+        }
 
-    tar = subprocess.run(["tar", "-C", root, "--xattrs", "--xattrs-include=security.capability", "-cf", "-", "."], check=True, stdout=subprocess.PIPE).stdout
+    tar = subprocess.run(
+        ["tar", "-C", root, "--xattrs", "--xattrs-include=security.capability", "-cf", "-", "."],
+        check=True,
+        stdout=subprocess.PIPE,
+    ).stdout
     layer = blob(tar, "layer.v1.tar")
-    config = {"architecture": "amd64", "os": "linux", "config": {}, "rootfs": {"type": "layers", "diff_ids": [layer["digest"]]}}
-    manifest = {"schemaVersion": 2, "config": blob(json.dumps(config).encode(), "config.v1+json"), "layers": [layer]}
-    (place / "index.json").write_text(json.dumps({"schemaVersion": 2, "manifests": [blob(json.dumps(manifest).encode(), "manifest.v1+json")]}))
+    config = {
+        "architecture": "amd64",
+        "os": "linux",
+        "config": {},
+        "rootfs": {"type": "layers", "diff_ids": [layer["digest"]]},
+    }
+    manifest = {
+        "schemaVersion": 2,
+        "config": blob(json.dumps(config).encode(), "config.v1+json"),
+        "layers": [layer],
+    }
+    (place / "index.json").write_text(
+        json.dumps(
+            {
+                "schemaVersion": 2,
+                "manifests": [blob(json.dumps(manifest).encode(), "manifest.v1+json")],
+            }
+        )
+    )
     (place / "oci-layout").write_text('{"imageLayoutVersion": "1.0.0"}')
     return place
 
@@ -132,9 +178,33 @@ def in_rollbox(root, place):
     env = dict(os.environ, ROLLBOX_STORE=str(place / "store"))
     host = MIRROR.split("/")[2]
     policy = place / "policy.json"
-    policy.write_text(json.dumps({"users": "many", "image": "debian", "max_memory": "4G", "max_processes": 512, "timeout": "none", "max_output": "64M", "net_allow": [{"host": host, "private": True, "ports": [80, 443]}]}))
-    subprocess.run([BUILD / "rollbox", "image", "import", "--name", "debian", oci_layout(root, place / "oci")], check=True, env=env, stdout=subprocess.DEVNULL)
-    done = subprocess.run([BUILD / "rollbox", "run", "--policy", policy, "--", "bash", "-c", driver()], env=env, stdout=subprocess.PIPE, stderr=sys.stderr, text=True, check=False)
+    policy.write_text(
+        json.dumps(
+            {
+                "users": "many",
+                "image": "debian",
+                "max_memory": "4G",
+                "max_processes": 512,
+                "timeout": "none",
+                "max_output": "64M",
+                "net_allow": [{"host": host, "private": True, "ports": [80, 443]}],
+            }
+        )
+    )
+    subprocess.run(
+        [BUILD / "rollbox", "image", "import", "--name", "debian", oci_layout(root, place / "oci")],
+        check=True,
+        env=env,
+        stdout=subprocess.DEVNULL,
+    )
+    done = subprocess.run(
+        [BUILD / "rollbox", "run", "--policy", policy, "--", "bash", "-c", driver()],
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=sys.stderr,
+        text=True,
+        check=False,
+    )
     return statuses(done.stdout)
 
 
@@ -147,34 +217,58 @@ def in_crun(root, place):
     spec = json.loads((bundle / "config.json").read_text())
     spec["process"].update(terminal=False, args=["bash", "-c", driver()], rlimits=[])
     names = ["CAP_" + name for name in CAPABILITIES.split()]
-    spec["process"]["capabilities"] = {kind: names for kind in ("bounding", "effective", "permitted")}
+    spec["process"]["capabilities"] = {
+        kind: names for kind in ("bounding", "effective", "permitted")
+    }
     spec["process"]["noNewPrivileges"] = False
     spec["root"]["readonly"] = False
-    spec["linux"]["namespaces"] = [n for n in spec["linux"]["namespaces"] if n["type"] not in ("network", "cgroup")]
+    spec["linux"]["namespaces"] = [
+        n for n in spec["linux"]["namespaces"] if n["type"] not in ("network", "cgroup")
+    ]
     spec["mounts"] = [m for m in spec["mounts"] if m["type"] not in ("cgroup", "sysfs")]
     (bundle / "config.json").write_text(json.dumps(spec))
     # crun refuses hosts with both versions of cgroups: in mounts of its own it sees one.
     see = "for m in $(grep ' cgroup' /proc/self/mounts | cut -d' ' -f2 | tac); do umount $m; done; mount -t cgroup2 none /sys/fs/cgroup 2>/dev/null; "
     run = f"exec crun --cgroup-manager=disabled run --bundle {bundle} rollbox-{os.getpid()}"
-    done = subprocess.run(["unshare", "--mount", "sh", "-c", see + run], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=False)
+    done = subprocess.run(
+        ["unshare", "--mount", "sh", "-c", see + run],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        check=False,
+    )
     return statuses(done.stdout)
 
 
 def word(status):
-    return "nothing" if status is None else "works" if status == 0 else "refused" if status in (1, 32) else f"status {status}"
+    return (
+        "nothing"
+        if status is None
+        else "works"
+        if status == 0
+        else "refused"
+        if status in (1, 32)
+        else f"status {status}"
+    )
 
 
 def table(ours, theirs):
     lines = ["| command | sandbox of many users | crun | difference |", "|---|---|---|---|"]
     for number, (name, _) in enumerate(COMMANDS):
         a, b = ours.get(number), theirs.get(number)
-        lines.append(f"| {name} | {word(a)} | {word(b)} | {'' if a == b else DIFFERENCES.get(name, 'not explained')} |")
+        lines.append(
+            f"| {name} | {word(a)} | {word(b)} | {'' if a == b else DIFFERENCES.get(name, 'not explained')} |"
+        )
     return "\n".join(lines)
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--update", action="store_true", help="write the table into docs/reference/compatibility.md")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--update", action="store_true", help="write the table into docs/reference/compatibility.md"
+    )
     arguments = parser.parse_args()
     missing = [name for name in ("debootstrap", "crun") if not shutil.which(name)]
     if os.geteuid() != 0 or missing:
@@ -188,7 +282,9 @@ def main():
     if arguments.update:
         page = PAGE.read_text()
         begin, end = "<!-- distribution: begin -->\n", "<!-- distribution: end -->"
-        PAGE.write_text(page[: page.index(begin) + len(begin)] + text + "\n" + page[page.index(end) :])
+        PAGE.write_text(
+            page[: page.index(begin) + len(begin)] + text + "\n" + page[page.index(end) :]
+        )
     return int("not explained" in text)
 
 

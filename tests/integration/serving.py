@@ -16,14 +16,26 @@ class Server:
 
     def __init__(self, who, *arguments):
         if not (BUILD / "rollbox-serve").exists():
-            skip("needs llhttp: rollbox-serve is not built without the sources of Debian's node-llhttp")
+            skip(
+                "needs llhttp: rollbox-serve is not built without the sources of Debian's node-llhttp"
+            )
         self.who = who
         self.directory = who.directory()
         self.tokens = self.directory / "tokens"
         self.path = self.directory / "serve"
         self.token = self.new_token()
         self.process = who.popen(
-            [binaries() / "rollbox", "serve", "--listen", "127.0.0.1:0", "--listen", self.path, "--tokens", self.tokens, *arguments],
+            [
+                binaries() / "rollbox",
+                "serve",
+                "--listen",
+                "127.0.0.1:0",
+                "--listen",
+                self.path,
+                "--tokens",
+                self.tokens,
+                *arguments,
+            ],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
         )
@@ -46,7 +58,9 @@ class Server:
     def new_token(self, tenant="one", *scopes, arguments=()):
         """A new token of a tenant."""
         given = [word for scope in scopes or ("run",) for word in ("--scope", scope)]
-        done = self.who.rollbox("token", "create", "--tokens", self.tokens, "--tenant", tenant, *given, *arguments)
+        done = self.who.rollbox(
+            "token", "create", "--tokens", self.tokens, "--tenant", tenant, *given, *arguments
+        )
         assert done.returncode == 0, done.stderr
         return done.stdout.decode().strip()
 
@@ -72,7 +86,9 @@ class Server:
             self.headers = answer.headers
         finally:
             connection.close()
-        return answer.status, json.loads(content) if "json" in answer.headers.get("Content-Type", "") and content else content
+        return answer.status, json.loads(content) if "json" in answer.headers.get(
+            "Content-Type", ""
+        ) and content else content
 
     def raw(self, data):
         """What the server sends for these bytes, up to the end of the connection or a complete head."""
@@ -91,7 +107,11 @@ def events(text):
     """The events of a stream: (event, id, data)."""
     found = []
     for block in text.decode().split("\n\n"):
-        fields = dict(line.split(": ", 1) for line in block.splitlines() if ": " in line and not line.startswith(":"))
+        fields = dict(
+            line.split(": ", 1)
+            for line in block.splitlines()
+            if ": " in line and not line.startswith(":")
+        )
         if "event" in fields:
             found.append((fields["event"], fields.get("id"), json.loads(fields["data"])))
     return found

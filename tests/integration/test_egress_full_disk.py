@@ -9,7 +9,10 @@ import tempfile
 from egress_engine import Guest, Server, alone, echo, egress, libc, receive
 from harness import caller  # noqa: F401
 
-RULES = {"net_allow": [{"host": "allowed.test", "ports": [8080], "private": True}], "net_record": "/record"}
+RULES = {
+    "net_allow": [{"host": "allowed.test", "ports": [8080], "private": True}],
+    "net_record": "/record",
+}
 FIRST_LINE = b'{"rollbox_recording":1}\n'
 
 
@@ -31,14 +34,28 @@ def exchange(guest, data):
 @alone
 def test_egress_full_disk_of_log_and_recording():
     disk = small_disk()
-    log, record = (os.open(f"{disk}/{name}", os.O_RDWR | os.O_CREAT | os.O_APPEND) for name in ("log", "record"))
+    log, record = (
+        os.open(f"{disk}/{name}", os.O_RDWR | os.O_CREAT | os.O_APPEND)
+        for name in ("log", "record")
+    )
     os.write(record, FIRST_LINE)
     with egress({"net_allow": []}, {"allowed.test": ["127.0.0.1"]}) as (program, _, _):
         Server(echo, 8080)
         guest = Guest()
         fds = [*(listener.fileno() for listener in guest.listeners), log, record]
         policy = json.dumps({"net": "allow", **RULES})
-        program.send({"do": "open", "box": "b", "mode": "ports", "policy": policy, "names": [], "log": True, "record": True}, fds)
+        program.send(
+            {
+                "do": "open",
+                "box": "b",
+                "mode": "ports",
+                "policy": policy,
+                "names": [],
+                "log": True,
+                "record": True,
+            },
+            fds,
+        )
         exchange(guest, b"fits" * 10)
         filler = os.open(f"{disk}/filler", os.O_WRONLY | os.O_CREAT)
         with tempfile.TemporaryDirectory():
@@ -65,6 +82,16 @@ def test_egress_full_disk_of_log_and_recording():
                 continue  # cut short by the full disk
         complete = [line["id"] for line in lines if line.get("end")]
         assert len(complete) >= 2  # the first and the last
-        assert all(any(line.get("id") == one and "begin" in line for line in lines) for one in complete)
-        events = [json.loads(line) for line in os.pread(log, 1 << 20, 0).splitlines() if line.endswith(b"}") and line.startswith(b"{")]
-        assert any(event["event"] == "full" and event["dropped"] > 0 for event in events if "dropped" in event)
+        assert all(
+            any(line.get("id") == one and "begin" in line for line in lines) for one in complete
+        )
+        events = [
+            json.loads(line)
+            for line in os.pread(log, 1 << 20, 0).splitlines()
+            if line.endswith(b"}") and line.startswith(b"{")
+        ]
+        assert any(
+            event["event"] == "full" and event["dropped"] > 0
+            for event in events
+            if "dropped" in event
+        )

@@ -11,7 +11,12 @@ import resource
 from egress_engine import Guest, NameServer, Server, alone, echo, egress, receive
 from harness import caller  # noqa: F401
 
-WILD = {"net_allow": [{"host": host, "ports": [8080], "private": True} for host in ("*.wild.test", "*.silent.test")]}
+WILD = {
+    "net_allow": [
+        {"host": host, "ports": [8080], "private": True}
+        for host in ("*.wild.test", "*.silent.test")
+    ]
+}
 
 
 def says_hello(guest, name):
@@ -28,12 +33,19 @@ def test_egress_follows_changed_name_servers():
         waiting = guest.connect(guest.lookup("a.silent.test"), 8080)
         waiting.sendall(b"hello")
         NameServer({"new.wild.test": ["127.0.0.1"], "a.silent.test": ["127.0.0.1"]}, "127.0.0.2")
-        program.send({"do": "name-servers", "resolv_conf": "# changed\noptions ndots:2\nnameserver 127.0.0.2 \n"})
+        program.send(
+            {
+                "do": "name-servers",
+                "resolv_conf": "# changed\noptions ndots:2\nnameserver 127.0.0.2 \n",
+            }
+        )
         assert receive(waiting, 5) == b"hello"  # its lookup began again
         assert says_hello(guest, "new.wild.test")
         assert "new.wild.test" not in [name for name, _ in first.asked]
         # A file without servers changes nothing.
-        program.send({"do": "name-servers", "resolv_conf": "search example.org\nnameserver nonsense\n"})
+        program.send(
+            {"do": "name-servers", "resolv_conf": "search example.org\nnameserver nonsense\n"}
+        )
         assert says_hello(guest, "new.wild.test")
 
 
@@ -54,14 +66,23 @@ def test_egress_lookups_of_many_sandboxes_leave_some_for_another():
 
 @alone
 def test_egress_table_of_names_of_any_size():
-    names = [[str(ipaddress.ip_address("198.18.128.1") + i), f"{i}-{'x' * 50}.{'y' * 60}.wild.test"] for i in range(4096)]
+    names = [
+        [str(ipaddress.ip_address("198.18.128.1") + i), f"{i}-{'x' * 50}.{'y' * 60}.wild.test"]
+        for i in range(4096)
+    ]
     table = os.memfd_create("names", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     text = json.dumps(names).encode()
     assert len(text) > 500_000 and os.write(table, text) == len(text)
-    fcntl.fcntl(table, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL)
+    fcntl.fcntl(
+        table,
+        fcntl.F_ADD_SEALS,
+        fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL,
+    )
     with egress(WILD, {}) as (program, _, _):
         guest = Guest()
         fds = [table, *(listener.fileno() for listener in guest.listeners)]
         policy = json.dumps({"net": "allow", **WILD})
-        program.send({"do": "open", "box": "b", "mode": "ports", "policy": policy, "names_fd": True}, fds)
+        program.send(
+            {"do": "open", "box": "b", "mode": "ports", "policy": policy, "names_fd": True}, fds
+        )
         assert guest.lookup(names[4000][1]) == names[4000][0]

@@ -15,12 +15,16 @@ from trajectory_files import shared_engine
 import rollbox
 from rollbox import FeatureMissing, InvalidArgument, Policy, Sandbox
 
-GET = "import urllib.request; print(urllib.request.urlopen('http://{}/', timeout=20).read().decode())"
+GET = (
+    "import urllib.request; print(urllib.request.urlopen('http://{}/', timeout=20).read().decode())"
+)
 SITE = GET.format("site.test")
 
 
 def policy(server, *rules, **keys):  # noqa: F811
-    return Policy(net_allow=list(rules) or [server.rule("site.test"), server.rule("*.wild.test")], **keys)
+    return Policy(
+        net_allow=list(rules) or [server.rule("site.test"), server.rule("*.wild.test")], **keys
+    )
 
 
 def reaches(result, host="site.test"):
@@ -36,19 +40,46 @@ def test_single_runs_and_warm_interpreters(server):  # noqa: F811
 
 
 def test_batch(server):  # noqa: F811
-    results = rollbox.run_many([["python3", "-c", SITE], {"code": SITE, "language": "python"}] * 2, policy=policy(server), text=True)
+    results = rollbox.run_many(
+        [["python3", "-c", SITE], {"code": SITE, "language": "python"}] * 2,
+        policy=policy(server),
+        text=True,
+    )
     for result in results:
         reaches(result)
 
 
 def test_templates(caller, server):  # noqa: F811
-    path = caller.write(caller.directory(0o755) / "policy.json", json.dumps(policy(server).to_dict()))
+    path = caller.write(
+        caller.directory(0o755) / "policy.json", json.dumps(policy(server).to_dict())
+    )
     with shared_engine(caller) as call:
-        call("template", "create", "--policy", path, "--python", SITE.replace("print", "first = "), "reaching")
+        call(
+            "template",
+            "create",
+            "--policy",
+            path,
+            "--python",
+            SITE.replace("print", "first = "),
+            "reaching",
+        )
         for _ in range(2):
-            row = json.loads(call("run", "--json", "--template", "reaching", "--", "python3", "-c", f"{SITE}; print(first)"))
+            row = json.loads(
+                call(
+                    "run",
+                    "--json",
+                    "--template",
+                    "reaching",
+                    "--",
+                    "python3",
+                    "-c",
+                    f"{SITE}; print(first)",
+                )
+            )
             assert row["stdout"] == "hello site.test\nhello site.test\n", row
-            assert [(one["host"], one["connections"]) for one in row["network"]["hosts"]] == [("site.test", 1)]
+            assert [(one["host"], one["connections"]) for one in row["network"]["hosts"]] == [
+                ("site.test", 1)
+            ]
 
 
 def test_grade_has_rules_of_its_own(server):  # noqa: F811
@@ -73,14 +104,22 @@ def test_grade_in_place_has_no_network(server):  # noqa: F811
         box.exec("true")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            grade = box.grade({"/tmp/v.py": SITE}, ["python3", "/tmp/v.py"], unsafe_in_place=True, text=True)
+            grade = box.grade(
+                {"/tmp/v.py": SITE}, ["python3", "/tmp/v.py"], unsafe_in_place=True, text=True
+            )
         assert not grade.ok and grade.network["connections"] == 0
 
 
 def test_verifier_with_a_policy_of_its_own(server):  # noqa: F811
     with Sandbox(Policy()) as box:
         box.exec("echo 42 >/tmp/answer").check()
-        grade = box.grade({"/tmp/v.py": SITE}, ["python3", "/tmp/v.py"], outputs=["/tmp/answer"], verifier=policy(server), text=True)
+        grade = box.grade(
+            {"/tmp/v.py": SITE},
+            ["python3", "/tmp/v.py"],
+            outputs=["/tmp/answer"],
+            verifier=policy(server),
+            text=True,
+        )
         assert grade.ok
         reaches(grade)
 
@@ -102,12 +141,27 @@ def test_shell_results_tell_of_the_network(server):  # noqa: F811
 def test_names_that_no_rule_allows_are_refusals(server):  # noqa: F811
     ask = "import socket\nfor n in range(40):\n try: socket.gethostbyname(f'n{n}.other.test')\n except OSError: pass\n"
     with Sandbox(policy(server)) as box:
-        network = box.exec(["python3", "-c", ask + "try: socket.create_connection(('192.0.2.1', 80))\nexcept OSError: pass"], text=True).network
+        network = box.exec(
+            [
+                "python3",
+                "-c",
+                ask + "try: socket.create_connection(('192.0.2.1', 80))\nexcept OSError: pass",
+            ],
+            text=True,
+        ).network
         names = [row for row in network["refusals"] if row["port"] == 0]
         # A part of the list: connections have room beside them.
-        assert len(names) == 16 and {row["why"] for row in names} == {"name"} and network["refused"] == 1
-        assert [(row["host"], row["why"]) for row in network["refusals"] if row["port"]] == [("192.0.2.1", "literal")]
-        assert "the network rules refused other.test (name)" in str(box.exec(["python3", "-c", GET.format("other.test")], text=True))
+        assert (
+            len(names) == 16
+            and {row["why"] for row in names} == {"name"}
+            and network["refused"] == 1
+        )
+        assert [(row["host"], row["why"]) for row in network["refusals"] if row["port"]] == [
+            ("192.0.2.1", "literal")
+        ]
+        assert "the network rules refused other.test (name)" in str(
+            box.exec(["python3", "-c", GET.format("other.test")], text=True)
+        )
 
 
 def test_time_start_and_seeds(server):  # noqa: F811
@@ -119,11 +173,15 @@ def test_time_start_and_seeds(server):  # noqa: F811
 
 def test_virtual_time_is_refused(server):  # noqa: F811
     with pytest.raises(FeatureMissing, match="time_mode virtual: net allow is not possible"):
-        Sandbox(policy(server, time_start="2001-02-03T04:05:06Z", time_mode="virtual")).run(["true"])
+        Sandbox(policy(server, time_start="2001-02-03T04:05:06Z", time_mode="virtual")).run(
+            ["true"]
+        )
 
 
 def test_process_isolation_is_refused(server):  # noqa: F811
-    with pytest.raises(FeatureMissing, match="isolation process: net allow needs a network namespace"):
+    with pytest.raises(
+        FeatureMissing, match="isolation process: net allow needs a network namespace"
+    ):
         Sandbox(policy(server, isolation="process")).run(["true"])
 
 
@@ -140,7 +198,12 @@ def test_rules_can_be_withdrawn_and_given_again(server):  # noqa: F811
 
 
 def test_new_rules_that_decrypt_need_a_sandbox_that_trusts(server):  # noqa: F811
-    decrypts = {"host": "site.test", "ports": [443], "requests": [{"methods": ["GET"]}], "to": f"http://{server.address}"}
+    decrypts = {
+        "host": "site.test",
+        "ports": [443],
+        "requests": [{"methods": ["GET"]}],
+        "to": f"http://{server.address}",
+    }
     with Sandbox(policy(server)) as box:
         with pytest.raises(InvalidArgument, match="was created without such a rule"):
             box.net_set([decrypts])
@@ -157,16 +220,30 @@ def test_set_with_a_name_of_a_set(server):  # noqa: F811
 def test_plan_shows_the_rules(caller):  # noqa: F811
     rules = [
         "example.org",
-        {"host": "api.example.org", "ports": [443], "requests": [{"methods": ["GET"], "paths": ["/v1/*"]}], "to": "http://127.0.0.1:9000"},
+        {
+            "host": "api.example.org",
+            "ports": [443],
+            "requests": [{"methods": ["GET"], "paths": ["/v1/*"]}],
+            "to": "http://127.0.0.1:9000",
+        },
         {"host": "*.example.net", "ports": ["8000-8010", "53/udp"], "tls": "raw", "private": True},
         "192.0.2.0/24:22",
     ]
     path = caller.write(caller.directory(0o755) / "policy.json", json.dumps({"net_allow": rules}))
     plan = caller.rollbox("policy", "plan", path).stdout.decode()
     assert "example.org port 80,443, the name in TLS is checked\n" in plan
-    assert "api.example.org port 443, decrypted, requests GET /v1/*, at 127.0.0.1 port 9000 without TLS\n" in plan
+    assert (
+        "api.example.org port 443, decrypted, requests GET /v1/*, at 127.0.0.1 port 9000 without TLS\n"
+        in plan
+    )
     assert "*.example.net port 8000-8010,53/udp, any bytes, private addresses as well\n" in plan
     assert "192.0.2.0/24 port 22" in plan and "time_start" not in plan
-    path = caller.write(caller.directory(0o755) / "policy.json", json.dumps({"net_allow": rules, "time_start": "2001-01-01T00:00:00Z"}))
-    assert "Under time_start, programs check certificates" in caller.rollbox("policy", "plan", path).stdout.decode()
+    path = caller.write(
+        caller.directory(0o755) / "policy.json",
+        json.dumps({"net_allow": rules, "time_start": "2001-01-01T00:00:00Z"}),
+    )
+    assert (
+        "Under time_start, programs check certificates"
+        in caller.rollbox("policy", "plan", path).stdout.decode()
+    )
     assert "# network" not in caller.rollbox("policy", "plan").stdout.decode()

@@ -11,7 +11,11 @@ from network_server import server  # noqa: F401
 
 from rollbox import Engine, Policy, Sandbox
 
-GET = ["python3", "-c", "import urllib.request; print(urllib.request.urlopen('http://site.test/', timeout=20).read().decode())"]
+GET = [
+    "python3",
+    "-c",
+    "import urllib.request; print(urllib.request.urlopen('http://site.test/', timeout=20).read().decode())",
+]
 
 
 def stat(pid):
@@ -58,7 +62,9 @@ def test_egress_idle_sandboxes_are_small_and_leave_nothing(server):  # noqa: F81
             boxes.append(box)
         if before:
             assert files(gateway) - before[0] <= 3 * n
-            assert (stat(gateway)[2] - before[1]) * os.sysconf("SC_PAGE_SIZE") <= 8192 * n + (1 << 20)
+            assert (stat(gateway)[2] - before[1]) * os.sysconf("SC_PAGE_SIZE") <= 8192 * n + (
+                1 << 20
+            )
         for box in boxes[:10]:
             assert box.exec(GET, text=True).stdout == "hello site.test\n"
         for box in boxes:

@@ -10,6 +10,18 @@ def test_image_reaches_hosts(store, server):  # noqa: F811
     """Resolvers without a resolv.conf, as in this image, ask 127.0.0.1. The sandbox's /etc/hosts hides that of the image."""
     path = server.policy(store.caller)
     script = "/bin/busybox wget -q -O - http://site.test/; echo; grep -c mine /etc/hosts; /bin/busybox wget -q -O - http://other.test/"
-    result = store.caller.run("--image", "system", "--policy", path, "--", "/bin/sh", "-c", script, env=store.caller.environment(ROLLBOX_STORE=str(store.path)))
+    result = store.caller.run(
+        "--image",
+        "system",
+        "--policy",
+        path,
+        "--",
+        "/bin/sh",
+        "-c",
+        script,
+        env=store.caller.environment(ROLLBOX_STORE=str(store.path)),
+    )
     assert (result.stdout, result.exit_code) == ("hello site.test\n0\n", 1), result
-    assert [(row["host"], row["why"]) for row in result.network["refusals"]] == [("other.test", "name")]
+    assert [(row["host"], row["why"]) for row in result.network["refusals"]] == [
+        ("other.test", "name")
+    ]

@@ -20,7 +20,9 @@ TOKEN = "t0ken-" + "of-the-test-987654321"
 
 
 def python(caller, policy, code, **features):  # noqa: F811
-    result = caller.run("--policy", policy, "--", "python3", "-c", code, env=caller.environment(**features))
+    result = caller.run(
+        "--policy", policy, "--", "python3", "-c", code, env=caller.environment(**features)
+    )
     assert result.outcome == "exit" and result.exit_code == 0, (result.stderr, result.error)
     return result.stdout
 
@@ -58,7 +60,10 @@ for reuse in 0, 1:
     except OSError as error:
         print(errno.errorcode[error.errno])
 """
-    assert python(caller, server.policy(caller, server.rule("site.test", 8088)), code).split() == ["EADDRINUSE", "bound"]
+    assert python(caller, server.policy(caller, server.rule("site.test", 8088)), code).split() == [
+        "EADDRINUSE",
+        "bound",
+    ]
 
 
 def test_egress_guest_cannot_see_other_boxes_connections(caller, server):  # noqa: F811
@@ -66,37 +71,81 @@ def test_egress_guest_cannot_see_other_boxes_connections(caller, server):  # noq
     look = "print(open('/proc/net/tcp').read() + open('/proc/net/tcp6').read() + open('/proc/net/unix').read())"
     with SharedEngine(caller, caller.directory() / "engine") as engine:
         for name in "one", "other":
-            done = caller.rollbox("create", "--socket", engine.path, "--name", name, "--policy", server.policy(caller))
+            done = caller.rollbox(
+                "create", "--socket", engine.path, "--name", name, "--policy", server.policy(caller)
+            )
             assert done.returncode == 0, done.stderr
-        held = [binaries() / "rollbox", "exec", "--socket", engine.path, "-i", "one", "--", "python3", "-u", "-c", hold]
-        with Started(caller.popen(held, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)) as holding:
+        held = [
+            binaries() / "rollbox",
+            "exec",
+            "--socket",
+            engine.path,
+            "-i",
+            "one",
+            "--",
+            "python3",
+            "-u",
+            "-c",
+            hold,
+        ]
+        with Started(
+            caller.popen(
+                held, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+            )
+        ) as holding:
             port = int(holding.line())
-            seen = caller.rollbox("exec", "--socket", engine.path, "one", "--", "python3", "-c", look).stdout.decode()
+            seen = caller.rollbox(
+                "exec", "--socket", engine.path, "one", "--", "python3", "-c", look
+            ).stdout.decode()
             assert f":{port:04X} " in seen
-            seen = caller.rollbox("exec", "--socket", engine.path, "other", "--", "python3", "-c", look).stdout.decode()
+            seen = caller.rollbox(
+                "exec", "--socket", engine.path, "other", "--", "python3", "-c", look
+            ).stdout.decode()
             assert f":{port:04X} " not in seen and "rollbox" not in seen
             holding.say()
 
 
 def test_egress_hosts_file_of_host_not_seen(caller, server):  # noqa: F811
     with open("/etc/hosts") as file:
-        names = {name for line in file for name in line.partition("#")[0].split()[1:]} - {"localhost", "ip6-localhost", "ip6-loopback", "rollbox"}
-    seen = python(caller, server.policy(caller), "print(open('/etc/hosts').read(), open('/etc/resolv.conf').read())")
+        names = {name for line in file for name in line.partition("#")[0].split()[1:]} - {
+            "localhost",
+            "ip6-localhost",
+            "ip6-loopback",
+            "rollbox",
+        }
+    seen = python(
+        caller,
+        server.policy(caller),
+        "print(open('/etc/hosts').read(), open('/etc/resolv.conf').read())",
+    )
     assert not names & set(seen.split()) and "127.0.0.1" in seen and "nameserver 10.0.2.3" in seen
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_ports_may_overlap_and_include_that_of_names(caller, server, mode):  # noqa: F811
-    rules = [server.rule("site.test"), {**server.rule("site.test"), "ports": ["53-90", "53/udp"]}, {**server.rule("b.test"), "ports": [53, "80-82"]}]
+    rules = [
+        server.rule("site.test"),
+        {**server.rule("site.test"), "ports": ["53-90", "53/udp"]},
+        {**server.rule("b.test"), "ports": [53, "80-82"]},
+    ]
     code = "import urllib.request; print(urllib.request.urlopen('http://b.test:82/', timeout=20).read().decode())"
-    assert python(caller, server.policy(caller, *rules), code, ROLLBOX_KFEAT=MODES[mode]) == "hello b.test:82\n"
+    assert (
+        python(caller, server.policy(caller, *rules), code, ROLLBOX_KFEAT=MODES[mode])
+        == "hello b.test:82\n"
+    )
 
 
 def test_egress_without_nft_a_rule_for_many_ports_is_refused(caller, server):  # noqa: F811
     """Each port has a listener there, so there is a limit."""
     path = server.policy(caller, {**server.rule("site.test"), "ports": ["1000-2000"]})
-    result = caller.run("--policy", path, "--", "true", env=caller.environment(ROLLBOX_KFEAT="-nft_tproxy"))
-    assert result.outcome == "error" and result.error["code"] == "feature_missing" and "nft_tproxy" in result.error["message"], result
+    result = caller.run(
+        "--policy", path, "--", "true", env=caller.environment(ROLLBOX_KFEAT="-nft_tproxy")
+    )
+    assert (
+        result.outcome == "error"
+        and result.error["code"] == "feature_missing"
+        and "nft_tproxy" in result.error["message"]
+    ), result
 
 
 # Secrets
@@ -111,10 +160,24 @@ def judge():
 
 def secret_policy(caller, judge, **keys):  # noqa: F811
     rules = [
-        {"host": "api.test", "ports": [443], "to": f"http://127.0.0.1:{judge.address[1]}", "inject": {"Authorization": "Bearer {token}"}},
-        {"host": "other.test", "ports": [443], "to": f"http://127.0.0.1:{judge.address[1]}", "tls": "terminate"},
+        {
+            "host": "api.test",
+            "ports": [443],
+            "to": f"http://127.0.0.1:{judge.address[1]}",
+            "inject": {"Authorization": "Bearer {token}"},
+        },
+        {
+            "host": "other.test",
+            "ports": [443],
+            "to": f"http://127.0.0.1:{judge.address[1]}",
+            "tls": "terminate",
+        },
     ]
-    text = {"net_allow": rules, "net_secrets": {"token": {"from": "env:TOKEN", "as": "API_TOKEN"}}, **keys}
+    text = {
+        "net_allow": rules,
+        "net_secrets": {"token": {"from": "env:TOKEN", "as": "API_TOKEN"}},
+        **keys,
+    }
     return caller.write(caller.directory(0o755) / "policy.json", json.dumps(text))
 
 
@@ -131,8 +194,16 @@ for host in "api.test", "other.test":
 """
     python(caller, secret_policy(caller, judge), code, **with_token(caller))
     to_api, to_other = judge.heads
-    assert "/api.test" in to_api and f"Authorization: Bearer {TOKEN}\r\n" in to_api and "rollbox-secret" not in to_api
-    assert "/other.test" in to_other and TOKEN not in to_other and "Authorization: Bearer rollbox-secret-token\r\n" in to_other
+    assert (
+        "/api.test" in to_api
+        and f"Authorization: Bearer {TOKEN}\r\n" in to_api
+        and "rollbox-secret" not in to_api
+    )
+    assert (
+        "/other.test" in to_other
+        and TOKEN not in to_other
+        and "Authorization: Bearer rollbox-secret-token\r\n" in to_other
+    )
 
 
 def test_egress_placeholder_outside_header_is_text(caller, judge):  # noqa: F811
@@ -149,7 +220,12 @@ urllib.request.urlopen(urllib.request.Request(f"https://api.test/{mine}?q={mine}
 def test_egress_time_start_terminated_certificate_valid(caller, judge):  # noqa: F811
     code = "import datetime, urllib.request; urllib.request.urlopen('https://api.test/', timeout=20).read(); print(datetime.date.today().year)"
     for start in "1971-01-01T00:00:00Z", "2198-12-31T00:00:00Z":
-        assert python(caller, secret_policy(caller, judge, time_start=start), code, **with_token(caller)).strip() == start[:4]
+        assert (
+            python(
+                caller, secret_policy(caller, judge, time_start=start), code, **with_token(caller)
+            ).strip()
+            == start[:4]
+        )
 
 
 def test_egress_secret_missing_after_an_engine_that_had_it(caller, judge):  # noqa: F811
@@ -162,10 +238,16 @@ for host in "api.test", "other.test":
     except urllib.error.HTTPError as error:
         print(error.code, error.headers["Rollbox-Refused"])
 """
-    place, path, store = caller.directory() / "engine", secret_policy(caller, judge), caller.directory() / "store"
+    place, path, store = (
+        caller.directory() / "engine",
+        secret_policy(caller, judge),
+        caller.directory() / "store",
+    )
 
     def rollbox(*words, **more):
-        done = caller.rollbox(words[0], "--socket", place, *words[1:], env=caller.environment(**more))
+        done = caller.rollbox(
+            words[0], "--socket", place, *words[1:], env=caller.environment(**more)
+        )
         assert done.returncode == 0, done.stderr
         return done.stdout.decode().split("\n")
 
@@ -176,7 +258,10 @@ for host in "api.test", "other.test":
         first.process.kill()
         first.process.wait()
     with SharedEngine(caller, place):
-        assert rollbox("exec", "keyed", "--", "python3", "-c", code)[:2] == ["502 secret_missing", "200"]
+        assert rollbox("exec", "keyed", "--", "python3", "-c", code)[:2] == [
+            "502 secret_missing",
+            "200",
+        ]
         rollbox("rm", "keyed")
     assert not store.exists() or caller.call("grep", "-r", TOKEN, store).stdout == b""
 
@@ -201,9 +286,22 @@ def _refuse_ipv6():
         os._exit(99)
 
 
-@pytest.mark.skipif(os.uname().machine != "x86_64", reason="the numbers of system calls are those of x86-64")
+@pytest.mark.skipif(
+    os.uname().machine != "x86_64", reason="the numbers of system calls are those of x86-64"
+)
 @pytest.mark.parametrize("mode", MODES)
 def test_egress_without_ipv6(caller, server, mode):  # noqa: F811
     code = "import urllib.request; print(urllib.request.urlopen('http://site.test/', timeout=20).read().decode())"
-    done = caller.call(binaries() / "rollbox", "run", "--policy", server.policy(caller), "--", "python3", "-c", code, env=caller.environment(ROLLBOX_KFEAT=MODES[mode]), preexec_fn=_refuse_ipv6)
+    done = caller.call(
+        binaries() / "rollbox",
+        "run",
+        "--policy",
+        server.policy(caller),
+        "--",
+        "python3",
+        "-c",
+        code,
+        env=caller.environment(ROLLBOX_KFEAT=MODES[mode]),
+        preexec_fn=_refuse_ipv6,
+    )
     assert done.stdout == b"hello site.test\n", done.stderr

@@ -15,12 +15,16 @@ from two_stores import engine, other  # noqa: F401
 
 from rollbox import Policy, Sandbox
 
-NAMES = "import socket; print([socket.gethostbyname(name) for name in ('b.wild.test', 'a.wild.test')])"
+NAMES = (
+    "import socket; print([socket.gethostbyname(name) for name in ('b.wild.test', 'a.wild.test')])"
+)
 
 
 def reached(box, *hosts):
     """Which of the hosts answer."""
-    lines = box.exec(["python3", "-c", FETCH, *(f"http://{host}/" for host in hosts)], text=True).stdout.splitlines()
+    lines = box.exec(
+        ["python3", "-c", FETCH, *(f"http://{host}/" for host in hosts)], text=True
+    ).stdout.splitlines()
     return [host for host, line in zip(hosts, lines) if line == f"hello {host}"]
 
 
@@ -39,7 +43,11 @@ def test_new_rules_survive_reset_hibernation_and_forks(server):  # noqa: F811
         assert reached(box, "site.test", "new.test") == ["new.test"]
         with box.fork(1)[0] as kid, kid.fork(1)[0] as grandkid:
             box.net_set([server.rule("site.test")])
-            assert reached(grandkid, "site.test", "new.test") == reached(kid, "site.test", "new.test") == ["new.test"]
+            assert (
+                reached(grandkid, "site.test", "new.test")
+                == reached(kid, "site.test", "new.test")
+                == ["new.test"]
+            )
         assert reached(box, "site.test", "new.test") == ["site.test"]
 
 
@@ -53,8 +61,13 @@ def test_withdrawn_rules_stay_withdrawn_after_a_wake_without_processes(server): 
 
 def test_egress_engine_killed_keeps_names_and_rules_of_hibernated_sandboxes(caller, server):  # noqa: F811
     place = caller.directory() / "engine"
-    path = caller.write(caller.directory(0o755) / "policy.json", json.dumps(policy(server).to_dict()))
-    rules = caller.write(caller.directory(0o755) / "rules.json", json.dumps([server.rule("new.test"), server.rule("*.wild.test")]))
+    path = caller.write(
+        caller.directory(0o755) / "policy.json", json.dumps(policy(server).to_dict())
+    )
+    rules = caller.write(
+        caller.directory(0o755) / "rules.json",
+        json.dumps([server.rule("new.test"), server.rule("*.wild.test")]),
+    )
 
     def run(*words):
         done = caller.rollbox(*words)
@@ -74,7 +87,9 @@ def test_egress_engine_killed_keeps_names_and_rules_of_hibernated_sandboxes(call
         first.process.wait()
     with SharedEngine(caller, place):
         assert execute(NAMES) == names
-        lines = execute(FETCH, "http://new.test/", "http://a.wild.test/", "http://site.test/").splitlines()
+        lines = execute(
+            FETCH, "http://new.test/", "http://a.wild.test/", "http://site.test/"
+        ).splitlines()
         assert lines[:2] == ["hello new.test", "hello a.wild.test"] and "hello" not in lines[2]
         run("rm", "--socket", place, "sleeper")
 
@@ -92,7 +107,12 @@ def test_imported_copy_has_the_rules_of_its_policy(engine, other, server, tmp_pa
 
 
 def test_decrypted_connection_ends_when_no_rule_decrypts_any_more(server):  # noqa: F811
-    rule = {"host": "api.test", "ports": [443], "requests": [{"methods": ["GET"]}], "to": f"http://{server.address}"}
+    rule = {
+        "host": "api.test",
+        "ports": [443],
+        "requests": [{"methods": ["GET"]}],
+        "to": f"http://{server.address}",
+    }
     code = """
 import http.client
 c = http.client.HTTPSConnection('api.test', timeout=20)
@@ -113,11 +133,14 @@ print(get(), flush=True); input(); c.auto_open = 0; print(get(), flush=True)
                 assert b"hello" not in process.stdout.readline(), rules
 
 
-@pytest.mark.parametrize("words, problem", [
-    (["--net", "host", "box"], "net set takes loopback"),
-    (["box"], "--net loopback to withdraw all rules"),
-    (["--net", "loopback", "--allow", "a.org", "box"], "either --net loopback or rules"),
-])
+@pytest.mark.parametrize(
+    "words, problem",
+    [
+        (["--net", "host", "box"], "net set takes loopback"),
+        (["box"], "--net loopback to withdraw all rules"),
+        (["--net", "loopback", "--allow", "a.org", "box"], "either --net loopback or rules"),
+    ],
+)
 def test_arguments_of_net_set(caller, words, problem):  # noqa: F811
     done = caller.rollbox("net", "set", *words)
     assert done.returncode == 125 and problem in done.stderr.decode()
@@ -125,11 +148,28 @@ def test_arguments_of_net_set(caller, words, problem):  # noqa: F811
 
 def test_rules_are_withdrawn_by_the_command_line(caller, server):  # noqa: F811
     with SharedEngine(caller, caller.directory() / "engine") as shared:
-        path = caller.write(caller.directory(0o755) / "policy.json", json.dumps(policy(server).to_dict()))
-        assert caller.rollbox("create", "--socket", shared.path, "--name", "box", "--policy", path).returncode == 0
+        path = caller.write(
+            caller.directory(0o755) / "policy.json", json.dumps(policy(server).to_dict())
+        )
+        assert (
+            caller.rollbox(
+                "create", "--socket", shared.path, "--name", "box", "--policy", path
+            ).returncode
+            == 0
+        )
         done = caller.rollbox("net", "set", "--socket", shared.path, "--net", "loopback", "box")
         assert done.returncode == 0, done.stderr
-        done = caller.rollbox("exec", "--socket", shared.path, "box", "--", "python3", "-c", FETCH, "http://site.test/")
+        done = caller.rollbox(
+            "exec",
+            "--socket",
+            shared.path,
+            "box",
+            "--",
+            "python3",
+            "-c",
+            FETCH,
+            "http://site.test/",
+        )
         assert b"hello" not in done.stdout
         caller.rollbox("rm", "--socket", shared.path, "box")
         until(lambda: b"box" not in caller.rollbox("ps", "--socket", shared.path).stdout)

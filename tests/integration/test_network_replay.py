@@ -38,7 +38,11 @@ class Web:
             threading.Thread(target=self.serve, args=(peer,), daemon=True).start()
 
     def serve(self, peer):
-        with contextlib.suppress(ConnectionResetError, BrokenPipeError), peer, peer.makefile("rwb") as file:
+        with (
+            contextlib.suppress(ConnectionResetError, BrokenPipeError),
+            peer,
+            peer.makefile("rwb") as file,
+        ):
             while line := file.readline():
                 headers = {}
                 while (header := file.readline()) not in (b"\r\n", b""):
@@ -56,14 +60,21 @@ class Web:
                     file.write(b"HTTP/1.1 200 OK\r\n\r\n" + text)
                     return
                 elif b"half" in line:
-                    file.write(b"HTTP/1.1 200 OK\r\nContent-Length: 3000000\r\n\r\n" + bytes(1500000))
+                    file.write(
+                        b"HTTP/1.1 200 OK\r\nContent-Length: 3000000\r\n\r\n" + bytes(1500000)
+                    )
                     file.flush()
                     self.in_half.release()
                     self.goes_on.wait()
                 elif b"large" in line:
-                    file.write(b"HTTP/1.1 200 OK\r\nContent-Length: 3000000\r\n\r\n" + bytes(range(250)) * 12000)
+                    file.write(
+                        b"HTTP/1.1 200 OK\r\nContent-Length: 3000000\r\n\r\n"
+                        + bytes(range(250)) * 12000
+                    )
                 else:
-                    file.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(text), text))
+                    file.write(
+                        b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(text), text)
+                    )
                 file.flush()
 
     def close(self):
@@ -81,7 +92,9 @@ def web():
 
 
 def policy(caller, rules, **keys):
-    return caller.write(caller.directory(0o755) / "policy.json", json.dumps({"net_allow": rules, **keys}))
+    return caller.write(
+        caller.directory(0o755) / "policy.json", json.dumps({"net_allow": rules, **keys})
+    )
 
 
 def environment(caller, **more):
@@ -89,7 +102,9 @@ def environment(caller, **more):
 
 
 def run(caller, path, code, *options, **more):
-    result = caller.run("--policy", path, *options, "--", "python3", "-c", code, env=environment(caller, **more))
+    result = caller.run(
+        "--policy", path, *options, "--", "python3", "-c", code, env=environment(caller, **more)
+    )
     assert result.outcome == "exit", result.error
     return result
 
@@ -116,7 +131,10 @@ def test_http_is_repeated_without_a_network(caller, web):
     web.close()
     second = run(caller, path, REQUESTS, "--net-replay", str(file), "--env", "PYTHONHASHSEED=1")
     assert second.stdout == first.stdout, (second.raw, file.read_text()[:3000])
-    assert second.network["refused"] == 0 and second.network["connections"] == first.network["connections"]
+    assert (
+        second.network["refused"] == 0
+        and second.network["connections"] == first.network["connections"]
+    )
 
 
 def test_a_request_that_was_not_recorded_is_a_replay_miss(caller, web):
@@ -132,10 +150,23 @@ for text in sys.argv[1:]:
 """
     run(caller, path, code.replace("sys.argv[1:]", "['a', 'b']"), "--net-record", str(file))
     n = web.n_requests
-    result = run(caller, path, code.replace("sys.argv[1:]", "['b', 'b', 'a', 'c']"), "--net-replay", str(file))
+    result = run(
+        caller,
+        path,
+        code.replace("sys.argv[1:]", "['b', 'b', 'a', 'c']"),
+        "--net-replay",
+        str(file),
+    )
     lines = result.stdout.splitlines()
-    assert "GET /b" in lines[0] and lines[1] == "502 replay_miss" and "GET /a" in lines[2] and lines[3] == "502 replay_miss", result.raw
-    assert [(row["why"], row["count"]) for row in result.network["refusals"]] == [("replay_miss", 2)]
+    assert (
+        "GET /b" in lines[0]
+        and lines[1] == "502 replay_miss"
+        and "GET /a" in lines[2]
+        and lines[3] == "502 replay_miss"
+    ), result.raw
+    assert [(row["why"], row["count"]) for row in result.network["refusals"]] == [
+        ("replay_miss", 2)
+    ]
     assert web.n_requests == n
 
 
@@ -144,14 +175,28 @@ def test_a_recording_has_no_secret(caller, web):
     secrets = {"net_secrets": {"token": {"from": "env:TOKEN"}}}
     path = policy(caller, [rule(web, inject={"Authorization": "Bearer {token}"})], **secrets)
     code = 'import urllib.request; print(urllib.request.urlopen("https://api.example.org/chunked", None, 20).read().decode())'
-    first = run(caller, path, code.replace("chunked", "plain"), "--net-record", str(file), TOKEN=TOKEN)
+    first = run(
+        caller, path, code.replace("chunked", "plain"), "--net-record", str(file), TOKEN=TOKEN
+    )
     assert TOKEN in first.stdout  # the server echoes it
     bytes_of = b"".join(
-        base64.b64decode(line["down"]) for line in map(json.loads, filter(None, file.read_text().splitlines())) if "down" in line
+        base64.b64decode(line["down"])
+        for line in map(json.loads, filter(None, file.read_text().splitlines()))
+        if "down" in line
     )
-    assert b"Bearer " + b"*" * len(TOKEN) in bytes_of and TOKEN.encode() not in bytes_of and TOKEN not in file.read_text()
+    assert (
+        b"Bearer " + b"*" * len(TOKEN) in bytes_of
+        and TOKEN.encode() not in bytes_of
+        and TOKEN not in file.read_text()
+    )
     # A replay needs no secret.
-    second = run(caller, policy(caller, [rule(web)]), code.replace("chunked", "plain"), "--net-replay", str(file))
+    second = run(
+        caller,
+        policy(caller, [rule(web)]),
+        code.replace("chunked", "plain"),
+        "--net-replay",
+        str(file),
+    )
     assert second.stdout == first.stdout.replace(TOKEN, "*" * len(TOKEN))
 
 
@@ -192,7 +237,11 @@ def test_raw_streams_are_repeated_without_a_network(caller, greeting, tls):
     thread = threading.Thread(target=echo, args=(listener, greeting), daemon=True)
     thread.start()
     file = caller.directory(0o755) / "episode.jsonl"
-    stream = {"host": "db.example.org", "ports": [5432], "to": f"127.0.0.1:{listener.getsockname()[1]}"}
+    stream = {
+        "host": "db.example.org",
+        "ports": [5432],
+        "to": f"127.0.0.1:{listener.getsockname()[1]}",
+    }
     path = policy(caller, [{**stream, "tls": tls} if tls else stream])
     first = run(caller, path, TALK, "--net-record", str(file))
     assert first.exit_code == 0 and "bye" in first.stdout, first.raw
@@ -210,13 +259,24 @@ def test_replay_finds_streams_in_another_order(caller):
     listener = socket.create_server(("127.0.0.1", 0))
     threading.Thread(target=echo, args=(listener, b""), daemon=True).start()
     file = caller.directory(0o755) / "episode.jsonl"
-    path = policy(caller, [{"host": "db.example.org", "ports": [5432], "to": f"127.0.0.1:{listener.getsockname()[1]}"}])
+    path = policy(
+        caller,
+        [
+            {
+                "host": "db.example.org",
+                "ports": [5432],
+                "to": f"127.0.0.1:{listener.getsockname()[1]}",
+            }
+        ],
+    )
     run(caller, path, TALK, "--net-record", str(file))
     listener.close()
     one, two = TALK.splitlines()[-2:]
     swapped = TALK.replace(one + "\n" + two, two + "\n" + one)
     result = run(caller, path, swapped, "--net-replay", str(file))
-    assert result.exit_code == 0 and result.stdout.index("three") < result.stdout.index("two"), result.raw
+    assert result.exit_code == 0 and result.stdout.index("three") < result.stdout.index("two"), (
+        result.raw
+    )
 
 
 @pytest.mark.parametrize(
@@ -227,7 +287,9 @@ def test_a_file_that_is_no_recording_is_refused(caller, content, why):
     file = caller.directory(0o755) / "episode.jsonl"
     if content is not None:
         caller.write(file, content.decode())
-    result = caller.run("--allow", "a.example.org", "--net-replay", str(file), "--", "true", env=environment(caller))
+    result = caller.run(
+        "--allow", "a.example.org", "--net-replay", str(file), "--", "true", env=environment(caller)
+    )
     assert result.outcome == "error" or result.error, result.raw
     assert why in json.dumps(result.raw) and "net_replay" in json.dumps(result.raw)
 
@@ -237,7 +299,15 @@ def test_rules_that_cannot_be_recorded_are_refused(caller):
         ({"host": "a.example.org", "tls": "check"}, "cannot be recorded"),
         ({"host": "a.example.org", "ports": ["53/udp"]}, "UDP"),
     ):
-        result = caller.run("--policy", policy(caller, [text]), "--net-record", "/tmp/x", "--", "true", env=environment(caller))
+        result = caller.run(
+            "--policy",
+            policy(caller, [text]),
+            "--net-record",
+            "/tmp/x",
+            "--",
+            "true",
+            env=environment(caller),
+        )
         assert why in json.dumps(result.raw)
 
 
@@ -253,7 +323,9 @@ def test_websocket_like_switch_is_repeated(caller):
             with peer, peer.makefile("rwb") as file:
                 while file.readline() not in (b"\r\n", b""):
                     pass
-                file.write(b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\nhi\n")
+                file.write(
+                    b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\nhi\n"
+                )
                 file.flush()
                 for line in file:
                     file.write(line.upper())
@@ -274,7 +346,16 @@ for word in (b"one\\n", b"two\\n"):
     print(file.readline())
 """
     file = caller.directory(0o755) / "episode.jsonl"
-    path = policy(caller, [{"host": "api.example.org", "to": f"http://127.0.0.1:{listener.getsockname()[1]}", "ports": [443]}])
+    path = policy(
+        caller,
+        [
+            {
+                "host": "api.example.org",
+                "to": f"http://127.0.0.1:{listener.getsockname()[1]}",
+                "ports": [443],
+            }
+        ],
+    )
     first = run(caller, path, code, "--net-record", str(file))
     assert first.exit_code == 0 and "TWO" in first.stdout, first.raw
     listener.close()
@@ -287,7 +368,11 @@ def decrypters(engine):
     for pid in filter(str.isdigit, os.listdir("/proc")):
         with contextlib.suppress(OSError), open(f"/proc/{pid}/stat") as file:
             name, rest = file.read().split("(", 1)[1].rsplit(")", 1)
-            if name == "rollbox-egress-" and rest.split()[0] != "Z" and int(rest.split()[1]) == engine.process.pid:
+            if (
+                name == "rollbox-egress-"
+                and rest.split()[0] != "Z"
+                and int(rest.split()[1]) == engine.process.pid
+            ):
                 found.append(int(pid))
     return found
 
@@ -331,4 +416,6 @@ except OSError:
 """
     for option, why in (("--net-record", "bad_request"), ("--net-replay", "replay_miss")):
         result = run(caller, path, code, option, str(file))
-        assert result.stdout == "refused\n" and [row["why"] for row in result.network["refusals"]] == [why], result.raw
+        assert result.stdout == "refused\n" and [
+            row["why"] for row in result.network["refusals"]
+        ] == [why], result.raw

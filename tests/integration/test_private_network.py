@@ -108,7 +108,9 @@ def test_members_reach_each_other_by_name(shop):
     assert ask(database, "db") == "2 2"
     assert app.inspect()["private_network"]["members"] == [app.name, "db"]
     done = app.exec(["python3", "-c", ASK, "db", "5432", "get"])
-    assert [(row["host"], row["port"], row["connections"]) for row in done.network["hosts"]] == [("db", 5432, 1)]
+    assert [(row["host"], row["port"], row["connections"]) for row in done.network["hosts"]] == [
+        ("db", 5432, 1)
+    ]
 
 
 def test_nothing_else_is_reachable(shop):
@@ -194,7 +196,9 @@ def test_group_is_forked_at_one_moment(shop):
             known = int(text[0])
             first, second = map(int, ask(database_copy, "db").split())
             assert first == second and first >= known > 0
-    assert app.exec(["test", "-e", "/tmp/reset"]).exit_code == 1, "the originals keep their connection"
+    assert app.exec(["test", "-e", "/tmp/reset"]).exit_code == 1, (
+        "the originals keep their connection"
+    )
 
 
 def test_group_is_forked_whole_or_not_at_all(shop):
@@ -204,7 +208,10 @@ def test_group_is_forked_whole_or_not_at_all(shop):
         with pytest.raises(error):
             default_engine().fork_group(boxes)
     # A connection that is not accepted cannot be captured.
-    keeps = start(database, "import socket, os; server = socket.create_server(('127.0.0.1', 9999)); client = socket.create_connection(('127.0.0.1', 9999)); print('ready', flush=True); os.read(0, 1)")
+    keeps = start(
+        database,
+        "import socket, os; server = socket.create_server(('127.0.0.1', 9999)); client = socket.create_connection(('127.0.0.1', 9999)); print('ready', flush=True); os.read(0, 1)",
+    )
     with pytest.raises(FeatureMissing, match="descriptor"):
         default_engine().fork_group([app, database])
     keeps.kill()
@@ -213,7 +220,10 @@ def test_group_is_forked_whole_or_not_at_all(shop):
 
 
 def test_command_line_forks_a_group(shared):
-    with shared.box("--network", "shop", "--name", "app") as app, shared.box("--network", "shop", "--name", "db") as database:
+    with (
+        shared.box("--network", "shop", "--name", "app") as app,
+        shared.box("--network", "shop", "--name", "db") as database,
+    ):
         id = shared.ok("exec", "-d", database, "--", "python3", "-c", DATABASE)
         until(lambda: "ready" in shared.ok("logs", database, id))
         assert shared.ok("exec", app, "--", "python3", "-c", ASK, "db", "5432", "add") == "1 1"
@@ -231,7 +241,10 @@ def test_command_line_forks_a_group(shared):
 
 
 def test_killed_gateway_is_replaced_for_members(own):
-    with own.box("--network", "shop", "--name", "app") as app, own.box("--network", "shop", "--name", "db") as database:
+    with (
+        own.box("--network", "shop", "--name", "app") as app,
+        own.box("--network", "shop", "--name", "db") as database,
+    ):
         id = own.ok("exec", "-d", database, "--", "python3", "-c", DATABASE)
         until(lambda: "ready" in own.ok("logs", database, id))
         assert own.ok("exec", app, "--", "python3", "-c", ASK, "db", "5432", "add") == "1 1"

@@ -131,7 +131,9 @@ def test_published_port_carries_bytes_both_ways(shared):
     data = os.urandom(1 << 20) * 8
     with served(shared, "echo", "--publish", "8080") as name:
         with socket.create_connection(address_of(shared, name)) as connection:
-            sender = threading.Thread(target=lambda: (connection.sendall(data), connection.shutdown(socket.SHUT_WR)))
+            sender = threading.Thread(
+                target=lambda: (connection.sendall(data), connection.shutdown(socket.SHUT_WR))
+            )
             sender.start()
             connection.settimeout(DEADLINE)
             answer = bytearray()
@@ -145,16 +147,29 @@ def test_websocket_passes_a_published_port(shared):
     key = base64.b64encode(os.urandom(16))
     with served(shared, "web", "--publish", "8080") as name:
         with socket.create_connection(address_of(shared, name), timeout=DEADLINE) as client:
-            client.sendall(b"GET /chat HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: " + key + b"\r\n\r\n")
+            client.sendall(
+                b"GET /chat HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: "
+                + key
+                + b"\r\n\r\n"
+            )
             answer = client.makefile("rb")
             head = []
             while (line := answer.readline()) != b"\r\n":
                 head.append(line)
-            accept = base64.b64encode(hashlib.sha1(key + b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11").digest())
-            assert head[0].startswith(b"HTTP/1.1 101 ") and head[-1] == b"Sec-WebSocket-Accept: " + accept + b"\r\n"
+            accept = base64.b64encode(
+                hashlib.sha1(key + b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11").digest()
+            )
+            assert (
+                head[0].startswith(b"HTTP/1.1 101 ")
+                and head[-1] == b"Sec-WebSocket-Accept: " + accept + b"\r\n"
+            )
             for text in (b"first", b"second"):
                 mask = os.urandom(4)
-                client.sendall(bytes([0x81, 0x80 | len(text)]) + mask + bytes(byte ^ mask[i % 4] for i, byte in enumerate(text)))
+                client.sendall(
+                    bytes([0x81, 0x80 | len(text)])
+                    + mask
+                    + bytes(byte ^ mask[i % 4] for i, byte in enumerate(text))
+                )
                 assert answer.read(2 + len(text)) == bytes([0x81, len(text)]) + text.upper()
 
 
@@ -229,7 +244,11 @@ def test_port_is_published_later_and_moved(shared):
         first = address_of(shared, name)
         path = shared.who.directory() / "moved"
         assert shared.ok("port", name, "8080", "--listen", str(path)) == str(path)
-        assert json.loads(shared.ok("port", "--json", name)) == {"port": 8080, "address": str(path), "url": None}
+        assert json.loads(shared.ok("port", "--json", name)) == {
+            "port": 8080,
+            "address": str(path),
+            "url": None,
+        }
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(first)
 
@@ -289,8 +308,12 @@ def test_guest_that_never_reads_holds_nobody_up(shared):
 
 def test_thousand_connections_of_one_sandbox(own):
     with contextlib.suppress(ValueError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (4096, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
-    with served(own, "deaf", "--publish", "8080", "--publish", "8081", "--open-files", "4096") as name:
+        resource.setrlimit(
+            resource.RLIMIT_NOFILE, (4096, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
+        )
+    with served(
+        own, "deaf", "--publish", "8080", "--publish", "8081", "--open-files", "4096"
+    ) as name:
         address = address_of(own, name)
         connections = []
         for _ in range(1000):

@@ -21,7 +21,11 @@ def test_steps_have_what_their_commands_reached(caller, server):
     file = caller.directory(0o755) / "record.jsonl"
     done = caller.call(sys.executable, "-c", CODE, str(server.policy(caller)), str(file), FETCH)
     assert done.returncode == 0, done.stderr
-    steps = [line for line in map(json.loads, file.read_text().splitlines()) if line.get("action", {}).get("kind") == "exec"]
+    steps = [
+        line
+        for line in map(json.loads, file.read_text().splitlines())
+        if line.get("action", {}).get("kind") == "exec"
+    ]
     assert len(steps) == 2
     network = steps[0]["network"]
     assert [(row["host"], row["port"]) for row in network["hosts"]] == [("site.test", 80)]

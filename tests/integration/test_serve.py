@@ -13,10 +13,19 @@ from serving import Server, events, server  # noqa: F401
 
 
 def test_run_gives_the_result(server):
-    status, result = server.call("POST", "/v1/runs", {"argv": ["sh", "-c", "cat; echo bad >&2; exit 3"], "stdin": "text"})
+    status, result = server.call(
+        "POST", "/v1/runs", {"argv": ["sh", "-c", "cat; echo bad >&2; exit 3"], "stdin": "text"}
+    )
     assert status == 200
-    assert (result["outcome"], result["exit_code"], result["stdout"], result["stderr"]) == ("exit", 3, "text", "bad\n")
-    status, result = server.call("POST", "/v1/runs", {"code": "print(open('a').read())", "files": {"a": {"base64": "aGk="}}})
+    assert (result["outcome"], result["exit_code"], result["stdout"], result["stderr"]) == (
+        "exit",
+        3,
+        "text",
+        "bad\n",
+    )
+    status, result = server.call(
+        "POST", "/v1/runs", {"code": "print(open('a').read())", "files": {"a": {"base64": "aGk="}}}
+    )
     assert (status, result["stdout"]) == (200, "hi\n")
 
 
@@ -26,7 +35,12 @@ def test_guest_that_fails_gives_status_200(server):
     status, result = server.call("POST", "/v1/runs", {"argv": ["sh", "-c", "kill -9 $$"]})
     assert (status, result["outcome"], result["signal"]) == (200, "signal", 9)
     status, problem = server.call("POST", "/v1/runs", {"argv": ["no-such-program"]})
-    assert (status, problem["code"], problem["stage"], problem["status"]) == (422, "command_not_found", "exec", 422)
+    assert (status, problem["code"], problem["stage"], problem["status"]) == (
+        422,
+        "command_not_found",
+        "exec",
+        422,
+    )
     assert server.headers["Content-Type"] == "application/problem+json"
     assert problem["result"]["outcome"] == "error"
 
@@ -57,11 +71,15 @@ def test_sandbox_has_commands_files_snapshots_forks(server):
     box = "/v1/sandboxes/box"
     assert server.call("PUT", f"{box}/files/tmp/dir/a%20b", b"\0data")[0] == 204
     assert server.call("GET", f"{box}/files/tmp/dir/a%20b") == (200, b"\0data")
-    assert [e["name"] for e in server.call("GET", f"{box}/files/tmp/dir?list=1")[1]["entries"]] == ["a b"]
+    assert [e["name"] for e in server.call("GET", f"{box}/files/tmp/dir?list=1")[1]["entries"]] == [
+        "a b"
+    ]
     assert server.call("GET", f"{box}/files/tmp/none")[1]["code"] == "not_found"
     status, snapshot = server.call("POST", f"{box}/snapshots", {"name": "base"})
     assert (status, snapshot["name"]) == (201, "base")
-    assert server.call("POST", f"{box}/execs", {"argv": ["rm", "-r", "/tmp/dir"]})[1]["exit_code"] == 0
+    assert (
+        server.call("POST", f"{box}/execs", {"argv": ["rm", "-r", "/tmp/dir"]})[1]["exit_code"] == 0
+    )
     status, forks = server.call("POST", f"{box}/fork", {"snapshot": "base", "n": 3})
     assert status == 201 and len(forks["sandboxes"]) == 3
     for name in forks["sandboxes"]:
@@ -83,13 +101,18 @@ def test_stream_is_resumed_at_every_offset(server):
     server.call("POST", "/v1/sandboxes", {"name": "box"})
     exec_path = "/v1/sandboxes/box/execs/e1"
     script = "for i in 1 2 3; do echo $i; done; printf '\\377' >&2"
-    assert server.call("PUT", exec_path, {"argv": ["sh", "-c", script]}, Prefer="respond-async") == (202, {"id": "e1", "state": "running"})
+    assert server.call(
+        "PUT", exec_path, {"argv": ["sh", "-c", script]}, Prefer="respond-async"
+    ) == (202, {"id": "e1", "state": "running"})
     for offset in range(7):
         status, text = server.call("GET", f"{exec_path}/stream", Last_Event_ID=f"{offset}.0")
         found = events(text)
         assert status == 200 and [name for name, _, _ in found].count("result") == 1
         assert found[-1][0] == "result" and found[-1][2]["exit_code"] == 0
-        assert "".join(data["data"] for name, _, data in found if name == "stdout") == "1\n2\n3\n"[offset:]
+        assert (
+            "".join(data["data"] for name, _, data in found if name == "stdout")
+            == "1\n2\n3\n"[offset:]
+        )
         assert [data for name, _, data in found if name == "stderr"] == [{"base64": "/w=="}]
         assert [at for name, at, _ in found if name != "result"][-1] == "6.1"
     assert server.call("GET", exec_path)[1]["stdout"] == "1\n2\n3\n"
@@ -110,8 +133,17 @@ def test_running_command_is_waited_for_and_signalled(server):
 def test_client_that_leaves_ends_its_command(server, path):
     server.call("POST", "/v1/sandboxes", {"name": "box"})
     connection = server.connect()
-    connection.request("POST", path, json.dumps({"argv": ["sleep", "4711"]}), {"Authorization": f"Bearer {server.token}"})
-    sleeping = lambda: [p for p in descendants(server.process.pid) if b"4711" in open(f"/proc/{p}/cmdline", "rb").read()]  # noqa: E731
+    connection.request(
+        "POST",
+        path,
+        json.dumps({"argv": ["sleep", "4711"]}),
+        {"Authorization": f"Bearer {server.token}"},
+    )
+    sleeping = lambda: [
+        p
+        for p in descendants(server.process.pid)
+        if b"4711" in open(f"/proc/{p}/cmdline", "rb").read()
+    ]  # noqa: E731
     until(lambda: safely(sleeping))
     connection.close()
     until(lambda: not safely(sleeping))
@@ -130,18 +162,37 @@ def test_retry_with_a_key_gets_the_first_answer(server):
     first = server.call("POST", "/v1/runs", body, Idempotency_Key="k1")
     again = server.call("POST", "/v1/runs", body, Idempotency_Key="k1")
     assert first == again and server.headers["Idempotency-Replayed"] == "true"
-    assert server.call("POST", "/v1/runs", {"argv": ["true"]}, Idempotency_Key="k1")[1]["code"] == "idempotency_conflict"
+    assert (
+        server.call("POST", "/v1/runs", {"argv": ["true"]}, Idempotency_Key="k1")[1]["code"]
+        == "idempotency_conflict"
+    )
     other = server.new_token("two")
-    assert server.call("POST", "/v1/runs", body, token=other, Idempotency_Key="k1")[1]["stdout"] != first[1]["stdout"]
+    assert (
+        server.call("POST", "/v1/runs", body, token=other, Idempotency_Key="k1")[1]["stdout"]
+        != first[1]["stdout"]
+    )
 
 
 def test_retry_while_the_first_runs_waits_for_it(server):
     server.call("POST", "/v1/sandboxes", {"name": "box"})
-    body = json.dumps({"argv": ["sh", "-c", "while ! [ -e /tmp/go ]; do sleep 0.01; done; cat /proc/sys/kernel/random/uuid"]})
+    body = json.dumps(
+        {
+            "argv": [
+                "sh",
+                "-c",
+                "while ! [ -e /tmp/go ]; do sleep 0.01; done; cat /proc/sys/kernel/random/uuid",
+            ]
+        }
+    )
     waiting = []
     for _ in range(3):
         connection = server.connect()
-        connection.request("POST", "/v1/sandboxes/box/execs", body, {"Authorization": f"Bearer {server.token}", "Idempotency-Key": "k"})
+        connection.request(
+            "POST",
+            "/v1/sandboxes/box/execs",
+            body,
+            {"Authorization": f"Bearer {server.token}", "Idempotency-Key": "k"},
+        )
         waiting.append(connection)
     # The client of the first one leaves; what has a key continues.
     waiting.pop(0).close()
@@ -171,7 +222,11 @@ def test_lease_ends_its_sandboxes_and_their_forks(server):
     assert server.call("PUT", f"/v1/leases/{lease}")[0] == 200
     assert server.call("PUT", f"/v1/leases/{lease}", token=server.new_token("two"))[0] == 404
     assert server.call("DELETE", f"/v1/leases/{lease}")[0] == 204
-    until(lambda: [row["name"] for row in server.call("GET", "/v1/sandboxes")[1]["sandboxes"]] == ["kept"])
+    until(
+        lambda: (
+            [row["name"] for row in server.call("GET", "/v1/sandboxes")[1]["sandboxes"]] == ["kept"]
+        )
+    )
     assert server.call("POST", "/v1/sandboxes", {"lease": lease})[1]["code"] == "lease_expired"
 
 
@@ -195,10 +250,27 @@ def test_tenant_sees_nothing_of_another_one(server):
         for name in ("box", fork, "one.box"):
             if "{sandbox}" not in path:
                 continue
-            real = path.replace("{sandbox}", name).replace("{snapshot}", "base").replace("{exec}", "e").replace("{path}", "tmp")
+            real = (
+                path.replace("{sandbox}", name)
+                .replace("{snapshot}", "base")
+                .replace("{exec}", "e")
+                .replace("{path}", "tmp")
+            )
             for method in methods:
-                body = {"argv": ["true"]} if "exec" in path and method in ("post", "put") and "signal" not in path else {}
-                assert server.call(method.upper(), real, body if method in ("post", "put") else None, token=other)[0] == 404, (method, real)
+                body = (
+                    {"argv": ["true"]}
+                    if "exec" in path and method in ("post", "put") and "signal" not in path
+                    else {}
+                )
+                assert (
+                    server.call(
+                        method.upper(),
+                        real,
+                        body if method in ("post", "put") else None,
+                        token=other,
+                    )[0]
+                    == 404
+                ), (method, real)
                 tried += 1
     assert tried > 60
     # The same name is free for the other tenant.
@@ -208,15 +280,26 @@ def test_tenant_sees_nothing_of_another_one(server):
 
 
 def test_token_is_needed_and_revoked(server):
-    for token in ("x", "rbx_x_y", server.token[:-1] + ("0" if server.token[-1] != "0" else "1"), server.token + "0"):
+    for token in (
+        "x",
+        "rbx_x_y",
+        server.token[:-1] + ("0" if server.token[-1] != "0" else "1"),
+        server.token + "0",
+    ):
         assert server.call("GET", "/v1/sandboxes", token=token)[0] == 401
     assert b" 401 " in server.raw(b"GET /v1/sandboxes HTTP/1.1\r\nHost: localhost\r\n\r\n")
     assert server.call("GET", "/v1/status")[0] == 403
     admin = server.new_token("ops", "admin")
     until(lambda: server.call("GET", "/v1/status", token=admin)[0] == 200)
     tokens = json.loads(server.tokens.read_text())["tokens"]
-    assert server.token.split("_")[2] not in server.tokens.read_text() and server.tokens.stat().st_mode & 0o77 == 0
-    assert [json.loads(line)["id"] for line in server.who.rollbox("token", "ls", "--tokens", server.tokens).stdout.splitlines()] == [one["id"] for one in tokens]
+    assert (
+        server.token.split("_")[2] not in server.tokens.read_text()
+        and server.tokens.stat().st_mode & 0o77 == 0
+    )
+    assert [
+        json.loads(line)["id"]
+        for line in server.who.rollbox("token", "ls", "--tokens", server.tokens).stdout.splitlines()
+    ] == [one["id"] for one in tokens]
     done = server.who.rollbox("token", "rm", "--tokens", server.tokens, tokens[0]["id"])
     assert done.returncode == 0, done.stderr
     until(lambda: server.call("GET", "/v1/sandboxes")[0] == 401)
@@ -227,7 +310,13 @@ def test_quota_is_429_with_its_numbers(caller):  # noqa: F811
         small = server.new_token("small", arguments=("--max-sandboxes", "1"))
         until(lambda: server.call("POST", "/v1/sandboxes", {}, token=small)[0] == 201)
         status, problem = server.call("POST", "/v1/sandboxes", {}, token=small)
-        assert (status, problem["code"], problem["limit"], problem["current"], problem["maximum"]) == (429, "quota_exceeded", "sandboxes", 1, 1)
+        assert (
+            status,
+            problem["code"],
+            problem["limit"],
+            problem["current"],
+            problem["maximum"],
+        ) == (429, "quota_exceeded", "sandboxes", 1, 1)
         assert server.headers["Retry-After"] == "1"
 
 
@@ -246,25 +335,65 @@ def test_policy_of_a_client_grants_nothing_of_the_host(server):
     ):
         status, problem = server.call("POST", "/v1/runs", {"argv": ["true"], "policy": policy})
         assert (status, problem["code"]) == (403, "policy_forbidden"), policy
-    assert server.call("POST", "/v1/runs", {"argv": ["true"], "policy": {"max_memory": "64M", "net": "loopback"}})[0] == 200
+    assert (
+        server.call(
+            "POST",
+            "/v1/runs",
+            {"argv": ["true"], "policy": {"max_memory": "64M", "net": "loopback"}},
+        )[0]
+        == 200
+    )
     host = server.new_token("hosts", "run", "host")
     until(lambda: server.call("GET", "/v1/sandboxes", token=host)[0] == 200)
-    assert server.call("POST", "/v1/runs", {"argv": ["true"], "policy": {"fs_readable": ["/usr", "/lib", "/lib64", "/bin"]}}, token=host)[0] == 200
+    assert (
+        server.call(
+            "POST",
+            "/v1/runs",
+            {"argv": ["true"], "policy": {"fs_readable": ["/usr", "/lib", "/lib64", "/bin"]}},
+            token=host,
+        )[0]
+        == 200
+    )
 
 
 def test_network_rules_of_a_client_lead_to_nothing_of_the_host(server):
     token = server.new_token("net", "run", "net")
     until(lambda: server.call("GET", "/v1/sandboxes", token=token)[0] == 200)
-    rules = [{"host": "x.test", "ports": [80], "to": "127.0.0.1:22"}, {"host": "x.test", "ports": [80], "private": True}]
+    rules = [
+        {"host": "x.test", "ports": [80], "to": "127.0.0.1:22"},
+        {"host": "x.test", "ports": [80], "private": True},
+    ]
     for key in ("net_allow", "net_allow_hosts"):
         for rule in rules:
-            status, problem = server.call("POST", "/v1/runs", {"argv": ["true"], "policy": {key: ["x.test", rule]}}, token=token)
+            status, problem = server.call(
+                "POST",
+                "/v1/runs",
+                {"argv": ["true"], "policy": {key: ["x.test", rule]}},
+                token=token,
+            )
             assert (status, problem["code"]) == (403, "policy_forbidden"), rule
             assert problem["detail"].endswith("scope host")
-    for policy in ({"net_record": "/tmp/a"}, {"net_log_file": "/tmp/a"}, {"net_secrets": {"a": "file:/etc/shadow"}}):
-        status, problem = server.call("POST", "/v1/runs", {"argv": ["true"], "policy": {"net_allow_hosts": ["x.test"], **policy}}, token=token)
+    for policy in (
+        {"net_record": "/tmp/a"},
+        {"net_log_file": "/tmp/a"},
+        {"net_secrets": {"a": "file:/etc/shadow"}},
+    ):
+        status, problem = server.call(
+            "POST",
+            "/v1/runs",
+            {"argv": ["true"], "policy": {"net_allow_hosts": ["x.test"], **policy}},
+            token=token,
+        )
         assert (status, problem["detail"].rpartition(" ")[2]) == (403, "host")
-    assert server.call("POST", "/v1/runs", {"argv": ["true"], "policy": {"net_allow_hosts": ["x.test"]}}, token=token)[0] == 200
+    assert (
+        server.call(
+            "POST",
+            "/v1/runs",
+            {"argv": ["true"], "policy": {"net_allow_hosts": ["x.test"]}},
+            token=token,
+        )[0]
+        == 200
+    )
 
 
 @pytest.mark.once
@@ -274,7 +403,12 @@ def test_policies_of_many_episodes_are_all_taken(server):
         body = {"policy": {"random_seed": seed}, "name": f"box{seed}"}
         assert server.call("POST", "/v1/sandboxes", body)[0] == 201
         assert server.call("DELETE", f"/v1/sandboxes/box{seed}")[0] == 204
-    assert server.call("POST", "/v1/runs", {"policy": {"random_seed": 0}, "argv": ["true"]})[1]["outcome"] == "exit"
+    assert (
+        server.call("POST", "/v1/runs", {"policy": {"random_seed": 0}, "argv": ["true"]})[1][
+            "outcome"
+        ]
+        == "exit"
+    )
 
 
 def test_own_user_needs_no_token_on_the_unix_socket(server):
@@ -289,12 +423,21 @@ def test_sigterm_ends_what_runs_and_leaves_nothing(caller):  # noqa: F811
     with Server(caller) as server:  # noqa: F811
         server.call("POST", "/v1/sandboxes", {"name": "box"})
         connection = server.connect()
-        connection.request("POST", "/v1/sandboxes/box/execs", json.dumps({"argv": ["sh", "-c", "touch /tmp/begun; sleep 1; echo done"]}), {"Authorization": f"Bearer {server.token}"})
+        connection.request(
+            "POST",
+            "/v1/sandboxes/box/execs",
+            json.dumps({"argv": ["sh", "-c", "touch /tmp/begun; sleep 1; echo done"]}),
+            {"Authorization": f"Bearer {server.token}"},
+        )
         until(lambda: server.call("GET", "/v1/sandboxes/box/files/tmp/begun")[0] == 200)
         below = list(descendants(server.process.pid))
         server.process.send_signal(signal.SIGTERM)
         answer = connection.getresponse()
-        assert (answer.status, json.loads(answer.read())["stdout"], answer.headers["Connection"]) == (200, "done\n", "close")
+        assert (
+            answer.status,
+            json.loads(answer.read())["stdout"],
+            answer.headers["Connection"],
+        ) == (200, "done\n", "close")
         assert server.process.wait(DEADLINE) == 0
         until(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in below))
 
@@ -303,7 +446,12 @@ def test_server_ends_with_its_lost_engine(caller):  # noqa: F811
     with Server(caller) as server:  # noqa: F811
         server.call("POST", "/v1/sandboxes", {"name": "box"})
         connection = server.connect()
-        connection.request("POST", "/v1/sandboxes/box/execs", json.dumps({"argv": ["sleep", "1000"]}), {"Authorization": f"Bearer {server.token}"})
+        connection.request(
+            "POST",
+            "/v1/sandboxes/box/execs",
+            json.dumps({"argv": ["sleep", "1000"]}),
+            {"Authorization": f"Bearer {server.token}"},
+        )
         until(lambda: server.call("GET", "/v1/sandboxes/box/execs")[1]["execs"])
         os.kill(engine_of(server.process.pid), signal.SIGKILL)
         answer = connection.getresponse()
@@ -315,7 +463,14 @@ def test_openapi_has_every_route_of_the_server(server):
     """The document that is served and the table of the program name the same methods and paths."""
     document = server.call("GET", "/v1/openapi.json")[1]
     assert document["openapi"] == "3.1.0"
-    told = {(method.upper(), path) for path, methods in document["paths"].items() for method in methods}
-    source = (TREE / "src/serve/router.c").read_text().replace('BOX "', '"/v1/sandboxes/{sandbox}').replace("BOX,", '"/v1/sandboxes/{sandbox}",')
+    told = {
+        (method.upper(), path) for path, methods in document["paths"].items() for method in methods
+    }
+    source = (
+        (TREE / "src/serve/router.c")
+        .read_text()
+        .replace('BOX "', '"/v1/sandboxes/{sandbox}')
+        .replace("BOX,", '"/v1/sandboxes/{sandbox}",')
+    )
     table = set(re.findall(r'\{\s*"([A-Z]+)",\s*"([^"]+)",', source))
     assert {(method, path.replace("...", "")) for method, path in table} == told

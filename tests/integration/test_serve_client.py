@@ -17,7 +17,9 @@ def remote(server):  # noqa: F811
 
 def test_run_is_that_of_a_local_engine(remote):
     box = Sandbox({"max_memory": "128M"}, engine=remote)
-    done = box.run(["sh", "-c", "cat; printf '\\377' >&2; exit 3"], stdin=b"a\0b", env={"A": "1"}, cwd="/tmp")
+    done = box.run(
+        ["sh", "-c", "cat; printf '\\377' >&2; exit 3"], stdin=b"a\0b", env={"A": "1"}, cwd="/tmp"
+    )
     assert (done.exit_code, done.stdout, done.stderr) == (3, b"a\0b", b"\xff")
     assert box.run_code("import sys; print(sys.version_info[0])", text=True).stdout == "3\n"
     assert box.run(["sleep", "100"], timeout=0.05).outcome == "timeout"
@@ -36,7 +38,11 @@ def test_session_has_files_snapshots_forks_and_reset(remote):
         box.write_file("/tmp/dir/a b", b"1\0")
         assert box.read_file("/tmp/dir/a b") == b"1\0"
         assert [info.name for info in box.list("/tmp/dir")] == ["a b"]
-        assert box.stat("/tmp/dir/a b").size == 2 and box.exists("/tmp/dir") and not box.exists("/tmp/no")
+        assert (
+            box.stat("/tmp/dir/a b").size == 2
+            and box.exists("/tmp/dir")
+            and not box.exists("/tmp/no")
+        )
         base = box.snapshot("base")
         assert box.exec("rm -r /tmp/dir && echo done", text=True).stdout == "done\n"
         assert "D" in {one.change for one in box.diff(base)}
@@ -98,7 +104,12 @@ def test_wrong_token_and_absent_server_are_errors(server):  # noqa: F811
 
 def test_call_that_a_server_lacks_is_refused_by_name(remote):
     with Sandbox(engine=remote) as box:
-        for call in (lambda: box.spawn(["true"]), lambda: box.shell().run("true"), lambda: box.note({}), lambda: box.export("/tmp/x")):
+        for call in (
+            lambda: box.spawn(["true"]),
+            lambda: box.shell().run("true"),
+            lambda: box.note({}),
+            lambda: box.export("/tmp/x"),
+        ):
             with pytest.raises(rollbox.FeatureMissing):
                 call()
 
@@ -110,7 +121,11 @@ def test_lost_server_is_engine_lost(caller):  # noqa: F811
         box.write_file("/tmp/a", "1")
         one.process.kill()
         one.process.wait()
-        for call in (lambda: box.read_file("/tmp/a"), lambda: box.exec(["true"]), lambda: Sandbox(engine=engine).run(["true"])):
+        for call in (
+            lambda: box.read_file("/tmp/a"),
+            lambda: box.exec(["true"]),
+            lambda: Sandbox(engine=engine).run(["true"]),
+        ):
             with pytest.raises(rollbox.EngineLost):
                 call()
         box.close()

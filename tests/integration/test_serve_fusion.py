@@ -21,10 +21,22 @@ def ask(server, **body):  # noqa: F811
 
 def test_answers_have_the_fields_of_sandboxfusion(server):  # noqa: F811
     status, answer = ask(server, code="print('hi')", language="python", nosuch=1)
-    assert status == 200 and set(answer) == {"status", "message", "compile_result", "run_result", "executor_pod_name", "files"}
+    assert status == 200 and set(answer) == {
+        "status",
+        "message",
+        "compile_result",
+        "run_result",
+        "executor_pod_name",
+        "files",
+    }
     assert (answer["status"], answer["message"], answer["compile_result"]) == ("Success", "", None)
     run = answer["run_result"]
-    assert (run["status"], run["return_code"], run["stdout"], run["stderr"]) == ("Finished", 0, "hi\n", "") and run["execution_time"] >= 0
+    assert (run["status"], run["return_code"], run["stdout"], run["stderr"]) == (
+        "Finished",
+        0,
+        "hi\n",
+        "",
+    ) and run["execution_time"] >= 0
     connection = server.connect()
     connection.request("GET", "/v1/ping")
     assert connection.getresponse().read() == b'"pong"'
@@ -37,21 +49,50 @@ def test_failures_have_the_statuses_of_sandboxfusion(server):  # noqa: F811
         ("syntax error", ("Failed", "Finished", 1)),
     ):
         answer = ask(server, code=code, language="python")[1]
-        assert (answer["status"], answer["run_result"]["status"], answer["run_result"]["return_code"]) == fields, code
-    answer = ask(server, code="print('a', flush=True)\nwhile True: pass", language="python", run_timeout=0.5)[1]
-    assert (answer["status"], answer["run_result"]["status"], answer["run_result"]["return_code"], answer["run_result"]["stdout"]) == ("Failed", "TimeLimitExceeded", None, "a\n")
+        assert (
+            answer["status"],
+            answer["run_result"]["status"],
+            answer["run_result"]["return_code"],
+        ) == fields, code
+    answer = ask(
+        server, code="print('a', flush=True)\nwhile True: pass", language="python", run_timeout=0.5
+    )[1]
+    assert (
+        answer["status"],
+        answer["run_result"]["status"],
+        answer["run_result"]["return_code"],
+        answer["run_result"]["stdout"],
+    ) == ("Failed", "TimeLimitExceeded", None, "a\n")
     assert ask(server, code="int main;", language="cpp")[1]["status"] == "SandboxError"
 
 
 def test_input_files_and_modules_reach_the_program(server):  # noqa: F811
     module = base64.b64encode(b"x = 5").decode()
-    answer = ask(server, code="import helper, sys; print(helper.x, sys.stdin.read())", language="python", stdin="in", files={"helper.py": module, "skipped": None})[1]
+    answer = ask(
+        server,
+        code="import helper, sys; print(helper.x, sys.stdin.read())",
+        language="python",
+        stdin="in",
+        files={"helper.py": module, "skipped": None},
+    )[1]
     assert answer["run_result"]["stdout"] == "5 in\n", answer
     assert ask(server, code="echo $((1+1))", language="bash")[1]["run_result"]["stdout"] == "2\n"
-    assert ask(server, code="x = bytearray(400 << 20)", language="python", memory_limit_MB=64)[1]["status"] == "Failed"
+    assert (
+        ask(server, code="x = bytearray(400 << 20)", language="python", memory_limit_MB=64)[1][
+            "status"
+        ]
+        == "Failed"
+    )
 
 
 def test_malformed_requests_are_422(server):  # noqa: F811
-    for body in ({}, {"code": "1"}, {"code": "1", "language": "klingon"}, {"code": 1, "language": "python"}, {"code": "1", "language": "python", "run_timeout": "x"}, {"code": "1", "language": "python", "files": {"a": "?"}}):
+    for body in (
+        {},
+        {"code": "1"},
+        {"code": "1", "language": "klingon"},
+        {"code": 1, "language": "python"},
+        {"code": "1", "language": "python", "run_timeout": "x"},
+        {"code": "1", "language": "python", "files": {"a": "?"}},
+    ):
         status, answer = ask(server, **body)
         assert status == 422 and answer["detail"], body

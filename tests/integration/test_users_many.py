@@ -10,7 +10,9 @@ from archives import busybox, configuration, entry, layer
 from harness import Caller, binaries
 from image_stores import Store
 
-APPLETS = "sh ls cat id touch mkdir rm chown chmod su stat grep echo env chroot sleep ping nc pwd".split()
+APPLETS = (
+    "sh ls cat id touch mkdir rm chown chmod su stat grep echo env chroot sleep ping nc pwd".split()
+)
 PASSWD = b"root::0:0:root:/root:/bin/sh\nalice:x:1000:1000::/home/alice:/bin/sh\nbob:x:1001:1001::/home/bob:/bin/sh\nhigh:x:65533:65533::/:/bin/sh\n"
 GROUP = b"root:x:0:\nalice:x:1000:\nbob:x:1001:\nstaff:x:50:alice,bob\nwheel:x:10:alice\nhigh:x:65533:\n"
 CAPABILITIES = "chown dac_override fowner fsetid kill setgid setuid setpcap net_bind_service net_raw sys_chroot setfcap".split()
@@ -20,7 +22,11 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="it is about sandboxes
 
 def system_entries():
     program = Path(busybox()).read_bytes()
-    homes = [entry("home/alice", mode=0o700, uid=1000, gid=1000), entry("home/bob", mode=0o700, uid=1001, gid=1001), entry("home/alice/secret", b"hers", mode=0o600, uid=1000, gid=1000)]
+    homes = [
+        entry("home/alice", mode=0o700, uid=1000, gid=1000),
+        entry("home/bob", mode=0o700, uid=1001, gid=1001),
+        entry("home/alice/secret", b"hers", mode=0o600, uid=1000, gid=1000),
+    ]
     return [
         entry("bin"), entry("bin/busybox", program, mode=0o755), *(entry(f"bin/{name}", b"", link="busybox") for name in APPLETS),
         entry("setid"), entry("setid/su", program, mode=0o4755), entry("root", mode=0o700), entry("tmp", mode=0o1777),
@@ -48,13 +54,17 @@ def store():
 
 def run(store, script, *flags, image="system"):
     env = store.caller.environment(ROLLBOX_STORE=str(store.path))
-    return store.caller.run("--users", "many", "--image", image, *flags, "--", "/bin/sh", "-c", script, env=env)
+    return store.caller.run(
+        "--users", "many", "--image", image, *flags, "--", "/bin/sh", "-c", script, env=env
+    )
 
 
 @pytest.fixture
 def session(store, tmp_path):
     """`rollbox NAME ARGUMENTS` at an engine that has a sandbox `box` of many users."""
-    env = store.caller.environment(ROLLBOX_STORE=str(store.path), ROLLBOX_SOCKET=str(tmp_path / "socket"))
+    env = store.caller.environment(
+        ROLLBOX_STORE=str(store.path), ROLLBOX_SOCKET=str(tmp_path / "socket")
+    )
 
     def rollbox(*arguments):
         return store.caller.call(binaries() / "rollbox", *arguments, env=env)
@@ -69,7 +79,9 @@ def session(store, tmp_path):
 
 
 def test_root_has_the_listed_capabilities_and_no_other(store):
-    result = run(store, "grep -E 'Cap(Prm|Eff|Bnd)|NoNewPrivs' /proc/self/status; cat /proc/self/uid_map")
+    result = run(
+        store, "grep -E 'Cap(Prm|Eff|Bnd)|NoNewPrivs' /proc/self/status; cat /proc/self/uid_map"
+    )
     lines = dict(line.split(":\t") for line in result.stdout.splitlines() if ":" in line)
     assert lines["NoNewPrivs"] == "0"
     assert {int(lines[name], 16) for name in ("CapPrm", "CapEff", "CapBnd")} == {0x800425FB}
@@ -81,23 +93,39 @@ def test_root_has_the_listed_capabilities_and_no_other(store):
 
 def test_one_user_stays_without_rights(store):
     env = store.caller.environment(ROLLBOX_STORE=str(store.path))
-    result = store.caller.run("--image", "system", "--", "/bin/grep", "CapBnd", "/proc/self/status", env=env)
+    result = store.caller.run(
+        "--image", "system", "--", "/bin/grep", "CapBnd", "/proc/self/status", env=env
+    )
     assert result.stdout.split()[1] == "0" * 16
     assert result.isolation["users"] == "one" and result.isolation["no_new_privs"] is True
 
 
 def test_files_of_the_image_have_their_owners(store):
-    result = run(store, "stat -c '%u:%g %a' /home/alice /home/alice/secret /high /etc/passwd /setid/su")
-    assert result.stdout.splitlines() == ["1000:1000 700", "1000:1000 600", "65533:65533 644", "0:0 644", "0:0 4755"]
+    result = run(
+        store, "stat -c '%u:%g %a' /home/alice /home/alice/secret /high /etc/passwd /setid/su"
+    )
+    assert result.stdout.splitlines() == [
+        "1000:1000 700",
+        "1000:1000 600",
+        "65533:65533 644",
+        "0:0 644",
+        "0:0 4755",
+    ]
 
 
 def test_root_changes_owners_and_users(store):
-    result = run(store, "touch /tmp/f && chown bob:staff /tmp/f && stat -c %U:%G /tmp/f && su bob -c 'id -un; pwd' && chroot / id -u")
+    result = run(
+        store,
+        "touch /tmp/f && chown bob:staff /tmp/f && stat -c %U:%G /tmp/f && su bob -c 'id -un; pwd' && chroot / id -u",
+    )
     assert result.stdout.split("\n")[:2] == ["bob:staff", "bob"] and result.exit_code == 0, result
 
 
 def test_users_are_others_to_each_other(store):
-    result = run(store, "su bob -c 'cat /home/alice/secret; echo > /home/alice/x; chown bob /home/alice; echo > /etc/passwd'; sleep 60 & su bob -c \"kill $!\"; cat /etc/passwd")
+    result = run(
+        store,
+        "su bob -c 'cat /home/alice/secret; echo > /home/alice/x; chown bob /home/alice; echo > /etc/passwd'; sleep 60 & su bob -c \"kill $!\"; cat /etc/passwd",
+    )
     assert "hers" not in result.stdout and "root::0" in result.stdout
     assert result.stderr.count("denied") + result.stderr.count("not permitted") == 5, result.stderr
 
@@ -105,7 +133,9 @@ def test_users_are_others_to_each_other(store):
 def test_set_user_id_program_of_the_image_works(store):
     assert run(store, "su bob -c '/setid/su -c id'").stdout.startswith("uid=0")
     env = store.caller.environment(ROLLBOX_STORE=str(store.path))
-    one = store.caller.run("--image", "system", "--user", "1001", "--", "/setid/su", "-c", "id", env=env)
+    one = store.caller.run(
+        "--image", "system", "--user", "1001", "--", "/setid/su", "-c", "id", env=env
+    )
     assert "uid=0" not in one.stdout
 
 
@@ -130,13 +160,19 @@ def test_every_user_has_low_ports_and_ping():
 def test_user_of_the_image(store):
     assert run(store, "id -un", image="alices").stdout == "alice\n"
     assert run(store, "id -u; id -gn; id -G", image="grouped").stdout == "1001\nstaff\n50\n"
-    assert run(store, "id -un; pwd; echo $HOME $USER", "--user", "bob", image="alices").stdout == "bob\n/\n/home/bob bob\n"
+    assert (
+        run(store, "id -un; pwd; echo $HOME $USER", "--user", "bob", image="alices").stdout
+        == "bob\n/\n/home/bob bob\n"
+    )
 
 
 def test_init_is_out_of_roots_reach(store):
     script = "kill -9 1; cat /proc/1/environ /proc/1/maps /proc/1/mem; ls /proc/1/fd/; echo 0 > /proc/1/oom_score_adj; echo 1 > /proc/sys/kernel/shmall; id -u"
     result = run(store, script)
-    assert result.stdout == "0\n" and result.stderr.count("denied") + result.stderr.count("ead-only") >= 5, result
+    assert (
+        result.stdout == "0\n"
+        and result.stderr.count("denied") + result.stderr.count("ead-only") >= 5
+    ), result
 
 
 CHANGE_AND_FORK = """
@@ -165,20 +201,50 @@ def test_max_processes_holds_for_all_users_together(masked):
     root = Caller("root", 0)
     env = root.environment(ROLLBOX_KFEAT=masked or os.environ.get("ROLLBOX_KFEAT", ""))
     # Of forks at the same moment the kernel may refuse one too many.
-    assert 27 <= int(root.python(CHANGE_AND_FORK, "--users", "many", "--processes", "30", env=env).stdout) <= 30
+    assert (
+        27
+        <= int(root.python(CHANGE_AND_FORK, "--users", "many", "--processes", "30", env=env).stdout)
+        <= 30
+    )
 
 
 def test_each_sandbox_has_host_ids_of_its_own(store):
     env = store.caller.environment(ROLLBOX_STORE=str(store.path))
-    jobs = [json.dumps({"id": str(i), "argv": ["/bin/sh", "-c", "cat /proc/self/uid_map; sleep 0.3"]}) for i in range(3)]
-    done = store.caller.call(binaries() / "rollbox", "batch", "--users", "many", "--image", "system", "/dev/stdin", input="\n".join(jobs).encode(), env=env)
+    jobs = [
+        json.dumps({"id": str(i), "argv": ["/bin/sh", "-c", "cat /proc/self/uid_map; sleep 0.3"]})
+        for i in range(3)
+    ]
+    done = store.caller.call(
+        binaries() / "rollbox",
+        "batch",
+        "--users",
+        "many",
+        "--image",
+        "system",
+        "/dev/stdin",
+        input="\n".join(jobs).encode(),
+        env=env,
+    )
     maps = [json.loads(line)["stdout"].split() for line in done.stdout.splitlines()]
     assert len(maps) == 3 and len({m[1] for m in maps}) > 1, maps
 
 
 def test_exec_as_users_by_name_and_number(session):
     def identity(user):
-        return session("exec", "--user", user, "box", "--", "/bin/sh", "-c", "id -u; id -g; id -G; echo $HOME").stdout.decode().split("\n")[:4]
+        return (
+            session(
+                "exec",
+                "--user",
+                user,
+                "box",
+                "--",
+                "/bin/sh",
+                "-c",
+                "id -u; id -g; id -G; echo $HOME",
+            )
+            .stdout.decode()
+            .split("\n")[:4]
+        )
 
     assert identity("alice") == ["1000", "1000", "1000 10 50", "/home/alice"]
     assert identity("1001") == ["1001", "1001", "1001 50", "/home/bob"]
@@ -188,15 +254,33 @@ def test_exec_as_users_by_name_and_number(session):
 
 
 def test_exec_as_unknown_user_is_refused(session):
-    for user, part in (("nosuch", "user:"), ("alice:nosuch", "group:"), ("alice:bob:nosuch", "groups:"), ("65536", "user:")):
+    for user, part in (
+        ("nosuch", "user:"),
+        ("alice:nosuch", "group:"),
+        ("alice:bob:nosuch", "groups:"),
+        ("65536", "user:"),
+    ):
         done = session("exec", "--user", user, "box", "--", "/bin/id")
-        assert done.returncode == 125 and part.encode() in done.stderr and done.stdout == b"", (user, done)
+        assert done.returncode == 125 and part.encode() in done.stderr and done.stdout == b"", (
+            user,
+            done,
+        )
     assert b"must be USER" in session("exec", "--user", "a b", "box", "--", "/bin/id").stderr
 
 
 def test_passwd_that_is_no_file_names_nobody(session):
     """The agent's root may make anything of it; numbers still serve."""
-    assert session("exec", "box", "--", "/bin/sh", "-c", "rm /etc/passwd && ln -s /proc/self/environ /etc/passwd").returncode == 0
+    assert (
+        session(
+            "exec",
+            "box",
+            "--",
+            "/bin/sh",
+            "-c",
+            "rm /etc/passwd && ln -s /proc/self/environ /etc/passwd",
+        ).returncode
+        == 0
+    )
     assert session("exec", "--user", "alice", "box", "--", "/bin/id").returncode == 125
     assert session("exec", "--user", "1000", "box", "--", "/bin/id", "-u").stdout == b"1000\n"
     assert session("exec", "box", "--", "/bin/id", "-u").stdout == b"0\n"
@@ -206,7 +290,14 @@ def test_owners_are_kept_in_snapshots_forks_and_resets(session):
     def owner(box):
         return session("exec", box, "--", "/bin/stat", "-c", "%u:%g %a", "/opt/f").stdout
 
-    session("exec", "box", "--", "/bin/sh", "-c", "mkdir /opt && touch /opt/f && chown 1000:50 /opt/f && chmod 4750 /opt/f")
+    session(
+        "exec",
+        "box",
+        "--",
+        "/bin/sh",
+        "-c",
+        "mkdir /opt && touch /opt/f && chown 1000:50 /opt/f && chmod 4750 /opt/f",
+    )
     snapshot = session("snapshot", "box").stdout.decode().strip()
     kid = session("fork", "box").stdout.decode().strip()
     session("exec", "box", "--", "/bin/chown", "7:7", "/opt/f")
@@ -221,7 +312,10 @@ def test_owners_and_capabilities_survive_hibernation(session):
     assert session("exec", "box", "--", "/bin/sh", "-c", script).returncode == 0
     done = session("hibernate", "box")
     assert done.returncode == 0, done.stderr
-    assert session("exec", "box", "--", "/bin/stat", "-c", "%u:%g %a", "/opt/f", "/opt/high").stdout == b"1000:50 6755\n65535:0 644\n"
+    assert (
+        session("exec", "box", "--", "/bin/stat", "-c", "%u:%g %a", "/opt/f", "/opt/high").stdout
+        == b"1000:50 6755\n65535:0 644\n"
+    )
 
 
 def test_host_name_resolves_where_the_image_has_no_hosts_file(store):
@@ -237,7 +331,9 @@ def test_running_processes_of_many_users_are_not_captured(session):
 
 def test_export_without_owners_is_refused_by_name(session, tmp_path):
     done = session("export", "box", tmp_path / "file")
-    assert done.returncode == 125 and b"users many" in done.stderr and not (tmp_path / "file").exists()
+    assert (
+        done.returncode == 125 and b"users many" in done.stderr and not (tmp_path / "file").exists()
+    )
 
 
 def test_seed_and_clock_are_refused_by_name(store):
