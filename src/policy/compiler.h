@@ -33,6 +33,9 @@ int compiler_denied(const struct compiler *c, const char *key, const struct poli
 /* Whether `path` is the directory `parent` or lies below it. */
 bool compiler_is_below(const char *path, const char *parent);
 
+/* plan_network.c: the ports of net "allow", and how connections get to the gateway. */
+int plan_network(struct compiler *c, struct rollbox_error *error);
+
 /* plan_process.c: fills in the parts of a plan that isolation process does not share with
  * namespaces (all but rights, limits and the filter). */
 int plan_process(struct compiler *c, struct rollbox_error *error);
