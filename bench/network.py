@@ -3,8 +3,10 @@
 
     network.py BUILD ROUNDS    prints {"start": rows, "https": rows, "idle": rows} as JSON
 
-A TLS server on this host's loopback answers all. The client is one Python program, in all contestants: it makes fresh connections, and reads one large body. "direct" is
-the client outside of any sandbox. Contestants take turns within each round. Decrypted connections have TLS on both sides, and resume sessions as clients do.
+A TLS server on this host's loopback answers all. All contestants run the same client: it makes
+fresh connections, and reads one large body. "direct" is the client outside of any sandbox.
+Contestants take turns within each round. Decrypted connections have TLS on both sides, and resume
+sessions as clients do.
 """
 
 import json
@@ -286,14 +288,18 @@ def rollbox_way(
 
 
 def peers(port: int, roots: str, bench_venv: Path) -> Dict[str, Way]:
-    """slirp4netns and pasta each make a tap device in a namespace of the client's own, from where the host's loopback is an address of theirs."""
+    """Other ways to give a client a network of its own.
+
+    slirp4netns and pasta each make a tap device in the client's namespace. The host's loopback has
+    an address in their networks.
+    """
     found: Dict[str, Way] = {}
     if shutil.which("slirp4netns"):
         inner = 'while ! grep -q tap0 /proc/net/route; do sleep 0.01; done; exec "$@"'
         start = (
-            'mkfifo "$0/go"; unshare -Urn sh -c \'read line < "$0/go"; '
+            'mkfifo "$0/there" "$0/go"; unshare -Urn sh -c \'echo > "$0/there"; read line < "$0/go"; '
             + inner.replace("'", "'\\''")
-            + '\' "$0" "$@" & child=$!; sleep 0.2; '
+            + '\' "$0" "$@" & child=$!; read line < "$0/there"; '
             "slirp4netns --configure --mtu=65520 --userns-path=/proc/$child/ns/user --netns-type=path /proc/$child/ns/net tap0 >/dev/null 2>&1 & "
             'slirp=$!; echo > "$0/go"; wait $child; status=$?; kill $slirp; exit $status'
         )
