@@ -154,7 +154,7 @@ bool access_reaches(struct dump *c, const struct dump_process *s, const char *pa
 /* files.c */
 int files_dump(struct dump *c, struct dump_process *s, struct image_process *process);
 /* network.c: calls `ask` in a child that has entered the network namespace of the process, and
- * returns what it adds to its buffer. 0, or -errno of the child's too. */
+ * returns the content of its buffer. 0, or -errno of the child's too. */
 int network_ask(const struct dump_process *s, int (*ask)(int fd, struct buf *to), int fd,
     struct buf *ret_answer);
 /* outside.c. Is it an address of the world outside of the sandbox? */

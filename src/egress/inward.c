@@ -131,7 +131,7 @@ static bool pass(struct inward *inward, struct inward_side *from, struct inward_
         relay_pass(from->fd, to->fd, inward->group->egress->scratch, EGRESS_CHUNK, &next, &failed);
 
     if (n < 0 && failed == to->fd) {
-        end_direction(inward, from); /* what it has sent before may still be here */
+        end_direction(inward, from); /* bytes that it sent before may still be here */
     } else if (n < 0) {
         end_and_tell(inward, true);
         return false;

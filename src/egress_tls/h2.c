@@ -502,7 +502,7 @@ static int upstream_header(nghttp2_session *session, const nghttp2_frame *frame,
     return 0;
 }
 
-/* Answers such as 103 come before the final one. What is too much of them is dropped. */
+/* Answers such as 103 come before the final one. Too many of them are dropped. */
 static void pass_interim(struct stream *stream) {
     nghttp2_nv nv[MAX_FIELDS];
 

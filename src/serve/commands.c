@@ -237,7 +237,7 @@ static void on_end(struct rollbox_run *run, void *userdata) {
         exchange_result(exchange, result, NULL);
 }
 
-/* The client has left: what it waits for is killed, unless somebody may ask again. */
+/* The client has left: its command is killed, unless a client may ask for it again. */
 static void on_gone(struct exchange *exchange) {
     if (exchange->operation)
         return;

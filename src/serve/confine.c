@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The server parses what anybody sends, so it gives up what it does not need once it listens, its
+ * The server parses requests of strangers, so it gives up all other rights once it listens, its
  * threads run and its engine is connected.
  *
  * Landlock: of the file system it may read the directory of the token file and remove its socket.

@@ -6,7 +6,7 @@
  *                 [--host NAME]... [--insecure]
  *   rollbox-serve token create|ls|rm ...
  *
- * SIGTERM drains: no new work is taken, what is under way may end within DRAIN_S, then the server
+ * SIGTERM drains: no new work is taken, open requests may end within DRAIN_S, then the server
  * exits with its private engine. When the engine is lost, every request is answered with
  * engine_lost, and the server exits with status 1, for a service manager to start both again.
  */

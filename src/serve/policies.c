@@ -4,7 +4,7 @@
  *
  * A policy speaks about the server's machine. Without the scope "host" it may set limits, seeds,
  * users, the environment and an image, but name no path, device or network of the host, and not
- * take over the server's own environment. The list is of what is allowed, so that a key which a
+ * take over the server's own environment. The list has the allowed keys, so that a key which a
  * later version adds is refused until it is put here.
  */
 #include <stdlib.h>

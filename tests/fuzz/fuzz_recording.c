@@ -23,7 +23,7 @@ static void listen_to(struct replay *replay) {
     } while (replay_server_ends(replay));
 }
 
-/* A guest that says what it said. */
+/* A guest that repeats its recorded bytes. */
 static void talk(struct recording *recording, struct recorded *stream) {
     struct replay replay;
 

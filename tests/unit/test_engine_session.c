@@ -55,7 +55,7 @@ static void on_stop(struct loop_timer *timer) {
     loop_stop(engine.loop);
 }
 
-/* What is deferred now, and what that defers. */
+/* Runs the deferred calls, and those that they defer. */
 static void run_deferred(void) {
     struct loop_timer stop = { 0 };
 

@@ -28,7 +28,7 @@ struct image {
     struct plan_image_place *places; /* of a snapshot; what they point to is ours */
 };
 
-/* What is at the paths that a policy names: to tell, later, whether it is something else there now.
+/* The files at the paths that a policy names. Later they show whether a path has another file.
  */
 struct path_identities {
     struct path_identity *items;
@@ -65,7 +65,7 @@ struct profile {
     struct plan *plan;
     struct image *image; /* that its template shows; NULL: none */
     struct path_identities
-        path_identities; /* what was at the policy's paths when it was compiled */
+        path_identities; /* the files at the policy's paths when it was compiled */
     struct profile_values values;
     char *isolation;
     struct launcher *launcher;                /* NULL: none yet, or it died */

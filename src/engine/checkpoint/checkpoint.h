@@ -83,7 +83,7 @@ struct session_checkpoint {
     bool is_fork;
     bool tracks_from_birth; /* and was not made with many others at once (dirty_tracking.h) */
     struct session_tracking tracking;
-    /* What is to be resumed in the session's box, until it is; a reference, or NULL. */
+    /* The checkpoint to resume in the session's box, until it is resumed; a reference, or NULL. */
     struct checkpoint *pending_restore;
     enum restore_state {
         RESTORE_WAITS,   /* or none is pending */
@@ -92,7 +92,8 @@ struct session_checkpoint {
     struct backing_ref backing_ref; /* the image that the processes were restored from */
 };
 
-#define CHECKPOINT_REST_NS 200000000ll /* the longest until the first look at what was restored */
+#define CHECKPOINT_REST_NS                                                                         \
+    200000000ll /* the longest time until the first look at restored processes */
 struct session_checkpoint *session_checkpoint_new(struct profile *profile);
 
 /* Its dump ends, and its processes are resumed. Takes and returns NULL. */

@@ -75,7 +75,7 @@ struct run_request {
 /* The terminal of a command. */
 struct run_terminal {
     bool is_wanted;
-    int input;                         /* what is typed into it; -EBADF */
+    int input;                         /* keyboard input of its terminal; -EBADF */
     const struct client *input_client; /* who gave it */
     struct terminal_input *writer;     /* session: from `input` into the terminal */
 };

@@ -16,8 +16,9 @@ struct terminal_input;
  * Other files stay as they are. */
 void stream_let_open(const struct engine *engine, int fd);
 int stream_add(struct output *output, int take_fd);
-void stream_flush(struct output *output);  /* there is more, or its end */
-void stream_orphan(struct output *output); /* the run goes; what is not delivered yet still is */
+void stream_flush(struct output *output); /* there is more, or its end */
+void stream_orphan(
+    struct output *output); /* the run ends; the output that is left is still delivered */
 void stream_drop(struct output *output);
 void stream_forget_all(struct engine *engine);
 void drain_add(struct engine *engine, uint64_t session,

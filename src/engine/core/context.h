@@ -73,10 +73,9 @@ struct engine {
     int listen_fd, signal_fd, lock_fd, null_fd;
     unsigned max_files,
         files; /* of our limit of open files: for boxes; what they have, or may come to need */
-    unsigned open_files; /* that limit: snapshots, images and zygotes have files, too */
-    int64_t
-        socket_poll_cost_ns; /* what it takes to ask all boxes once what waits in their sockets */
-    int64_t memory_poll_cost_ns; /* what it takes to look at the memory of all sessions once */
+    unsigned open_files;         /* that limit: snapshots, images and zygotes have files, too */
+    int64_t socket_poll_cost_ns; /* time to ask all boxes once how much waits in their sockets */
+    int64_t memory_poll_cost_ns; /* time to look at the memory of all sessions once */
     char *socket_path;
     struct list clients, profiles, boxes, runs, sessions, streams, drains;
     struct list

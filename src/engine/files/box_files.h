@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What was written in a box. */
+/* The files that were written in a box. */
 #ifndef ROLLBOX_ENGINE_FILES_BOX_FILES_H
 #define ROLLBOX_ENGINE_FILES_BOX_FILES_H
 

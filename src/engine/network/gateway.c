@@ -71,7 +71,7 @@ struct gateway_box {
 struct session_network {
     struct list node; /* gateway->sessions */
     uint64_t session; /* its number */
-    int log;          /* a memory file: what it did in the network; -EBADF: none */
+    int log;          /* a memory file with its network log; -EBADF: none */
     char *rules;      /* that replace the policy's, of every box from now on; NULL: none */
 };
 

@@ -37,7 +37,7 @@
 
 #define LONG_CHAIN 18 /* layers: from here on a state waits until its chain is merged */
 
-/* What was dumped is not let go when it is. */
+/* The processes stay stopped after their dump. */
 static bool stays_stopped(const struct op *op) {
     return op->verb == VERB_HIBERNATE || (op->verb == VERB_FORK && op->fork.group);
 }

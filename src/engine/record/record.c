@@ -184,7 +184,7 @@ static void signalled(
     step_end(record, &message, NULL, 0, 0);
 }
 
-/* Of its layers, whose names are the digests of what is in them. */
+/* The digest of its layers, whose names are the digests of their contents. */
 static void add_image_digest(const struct image *image, struct buf *to) {
     const struct manifest *manifest = &image->stored->manifest;
     auto_buf struct buf layers = BUF_INIT;

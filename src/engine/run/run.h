@@ -26,7 +26,7 @@ void run_fail(struct run *run, enum rollbox_error_code code, int error_number, c
     const char *message);
 void run_answer(struct run *run, const struct guest_record *record);
 void run_abandon(struct run *run);             /* its client is gone */
-void run_forget_client(struct client *client); /* as somebody who waits for another's run */
+void run_forget_client(struct client *client); /* as a client that waits for another client's run */
 void run_cancel(struct client *client, uint64_t serial, enum rollbox_outcome outcome);
 void run_enqueue(struct run
         *run); /* to be started by run_schedule; of code, by the interpreter that there is now */

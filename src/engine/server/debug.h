@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is under way, as a JSON object. */
+/* The operations in progress, as a JSON object. */
 #ifndef ROLLBOX_ENGINE_SERVER_DEBUG_H
 #define ROLLBOX_ENGINE_SERVER_DEBUG_H
 

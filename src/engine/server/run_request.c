@@ -42,7 +42,7 @@ static int take_operation(
     return 0;
 }
 
-/* "USER[:GROUP[:GROUPS]]", of which init says what is not in the sandbox. */
+/* "USER[:GROUP[:GROUPS]]". Init refuses names that are not in the sandbox. */
 static int add_user(struct run *run, const char *text, struct rollbox_error *error) {
     static const char allowed[] =
         "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-:,";

@@ -218,7 +218,7 @@ int session_need_box(struct session *session, struct rollbox_error *error) {
     return 0;
 }
 
-/* With what was known of its processes. */
+/* Forgets the box, and the knowledge of its processes with it. */
 static void forget_box(struct session *session) {
     session->box = NULL;
     dirty_tracking_forget(&session->checkpoint->tracking);

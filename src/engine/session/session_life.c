@@ -375,7 +375,7 @@ static void on_schedule(struct loop_task *task) {
         if (session->state == SESSION_CLOSING)
             break;
         wake_if_needed(session);
-        /* What is asked of a session that a fork is still making waits until it has its box. */
+        /* Requests on a session that a fork is still making wait until it has its box. */
         if (session->state == SESSION_CLOSING || session->queue.fork ||
             list_empty(&session->queue.ops))
             break;

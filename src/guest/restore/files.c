@@ -502,7 +502,7 @@ static int connect_ends(
     return r;
 }
 
-/* Closing an end with SO_LINGER of 0 s resets the connection. What is still to be sent then is
+/* Closing an end with SO_LINGER of 0 s resets the connection. Data that is still to be sent then is
  * lost, so it is sent before: loopback delivers in order. */
 static int reset(int take_fd) {
     const struct linger none = { .l_onoff = 1 };
