@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "egress/activity.h"
 
 int tally_start(struct box *box, uint64_t id) {
@@ -48,20 +49,7 @@ struct tally *tally_free(struct tally *tally) {
 
 /* Room for one more at the end of a list; NULL: it is full, or memory is. */
 static void *grow(void *items_pointer, size_t n, size_t size) {
-    void **items = items_pointer;
-
-    if (n >= TALLY_MAX)
-        return NULL;
-    if (!(n & (n - 1))) {
-        void *grown = reallocarray(*items, n ? 2 * n : 1, size);
-
-        if (!grown)
-            return NULL;
-        *items = grown;
-    }
-    char *item = (char *)*items + n * size;
-    memset(item, 0, size);
-    return item;
+    return n < TALLY_MAX ? array_add(items_pointer, n, size) : NULL;
 }
 
 static struct tally_host *host_of(struct tally *tally, const char *name, uint16_t port) {

@@ -6,27 +6,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "base/buf.h"
 #include "base/cleanup.h"
 #include "base/utf8.h"
 
 /* ---- reading ---- */
-
-/* Room for one more; the array doubles. NULL: out of memory. */
-static void *grow(void *items_pointer, size_t n, size_t size) {
-    void **items = items_pointer;
-
-    if (!(n & (n - 1))) {
-        void *grown = reallocarray(*items, n ? 2 * n : 1, size);
-
-        if (!grown)
-            return NULL;
-        *items = grown;
-    }
-    char *item = (char *)*items + n * size;
-    memset(item, 0, size);
-    return item;
-}
 
 static void recorded_done(struct recorded *recorded) {
     for (size_t i = 0; i < recorded->n_pieces; i++)
@@ -65,7 +50,7 @@ static int begin(struct recording *recording, const json_t *line) {
         return 0;
     if (is_http && (!method || !target))
         return 0;
-    struct recorded *new = grow(&recording->items, recording->n, sizeof *new);
+    struct recorded *new = array_add(&recording->items, recording->n, sizeof *new);
     if (!new)
         return -ENOMEM;
     new->is_http = is_http;
@@ -78,7 +63,7 @@ static int begin(struct recording *recording, const json_t *line) {
 }
 
 static int add_piece(struct recorded *to, bool is_up, bool is_end, char *take_data, size_t length) {
-    struct recorded_piece *piece = grow(&to->pieces, to->n_pieces, sizeof *piece);
+    struct recorded_piece *piece = array_add(&to->pieces, to->n_pieces, sizeof *piece);
 
     if (!piece) {
         free(take_data);
