@@ -184,9 +184,8 @@ for uid in (1000, 1001, 1002):
     for _ in range(40):
         try: pid = os.fork()
         except OSError: break
-        if not pid:
-            os.write(write, b"x")
-            while True: time.sleep(60)
+        while not pid: time.sleep(60)
+        os.write(write, b"x")
     os.write(write, b".")
     while True: time.sleep(60)
 got = b""
