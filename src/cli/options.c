@@ -23,7 +23,7 @@
 #define RULE_COMMANDS (COMMAND_RECORD | COMMAND_VERIFY | COMMAND_BATCH | KEPT_COMMANDS)
 /* The commands that create sessions, which can be recorded. */
 #define KEPT_COMMANDS (COMMAND_CREATE | COMMAND_FORK | COMMAND_RESTORE)
-#define EVERY_COMMAND UINT64_MAX
+#define EVERY_COMMAND (~(unsigned __int128)0)
 #define STATE_COMMANDS (COMMAND_SNAPSHOT_SHOW | COMMAND_SNAPSHOT_VERIFY)
 #define TEMPLATE_COMMANDS (COMMAND_TEMPLATE_CREATE | COMMAND_TEMPLATE_LS | COMMAND_TEMPLATE_RM)
 #define SESSION_COMMANDS                                                                           \

@@ -413,7 +413,7 @@ static void show_commit(const struct call *call, const json_t *answer) {
 /* ---- the table ---- */
 
 static const struct action {
-    uint64_t command;
+    unsigned __int128 command;
     int (*call)(struct call *call);
     void (*show)(
         const struct call *call, const json_t *answer); /* NULL: there is nothing to show */
