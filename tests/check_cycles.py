@@ -5,8 +5,7 @@
 Arguments: the static archives, and the objects with main(). The graph comes from `nm`: file A points to file B if A uses a global
 symbol that B defines, and a sub-directory to that of B. An edge is part of a circle if there is also a way back from B to A. Such edges fail, except those listed in
 tests/cycles.txt. That list only gets shorter: an entry whose edge is gone, or is no longer part of a circle, fails too.
-With --shrink as first argument (`ninja -C build shrink-cycles`) the check removes these entries from the list, and the stale ones of
-tests/upward_includes.txt (check_layers.py). With --show
+With --shrink as first argument (`ninja -C build shrink-cycles`) the check removes these entries from the list. With --show
 (`ninja -C build show-cycles`) it prints the circles of each directory.
 """
 
@@ -127,7 +126,6 @@ def main():
     if mode == "--show":
         return
     if mode == "--shrink":
-        check_layers.shrink(check_layers.check()[1])
         LIST.write_text("".join(line + "\n" for line in lines if line.strip() not in allowed or line.strip() in edges))
         return
     problems += [f"{edge}: this edge closes a circle (`ninja -C build show-cycles` lists the circles)" for edge in sorted(edges - allowed)]

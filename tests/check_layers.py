@@ -22,10 +22,6 @@ DIRECTORIES = {
     ],
 }  # fmt: skip
 
-# Includes of a directory above that there still are, "file -> included file". The list only gets shorter.
-UPWARD = "an include of a directory above"
-LIST = ROOT / "tests/upward_includes.txt"
-
 INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"')
 
 
@@ -43,18 +39,11 @@ def directory_problem(layer, parts, wanted):
     order = DIRECTORIES[other]
     if own not in order:
         return f"src/{layer}/{own} is not a directory that {__file__} knows"
-    return UPWARD if order.index(target) > order.index(own) else None
+    return f"src/{layer}/{own} includes {wanted}, of a directory above it" if order.index(target) > order.index(own) else None
 
 
-def shrink(found):
-    """Removes from the list the includes that are gone."""
-    lines = LIST.read_text().splitlines()
-    LIST.write_text("".join(line + "\n" for line in lines if line.startswith("#") or line in found))
-
-
-def check():
-    """Problems, and the includes of directories above."""
-    problems, upward = [], set()
+def main():
+    problems = []
     for path in sources(".c", ".h", below=("src",)):
         parts = path.relative_to(ROOT / "src").parts
         layer = parts[0]
@@ -71,25 +60,12 @@ def check():
                 problems.append(f'{name(path)}:{number}: src/{wanted} does not exist (included files are named from src/)')
             elif other != layer and LEVEL.get(other, 99) >= LEVEL[layer] and wanted not in ALSO.get(layer, ()):
                 problems.append(f"{name(path)}:{number}: {layer} (L{LEVEL[layer]}) includes {wanted} (L{LEVEL.get(other, 99)})")
-            elif (problem := directory_problem(layer, parts, wanted)) == UPWARD:
-                upward.add(f"{name(path)} -> src/{wanted}")
-            elif problem:
+            elif problem := directory_problem(layer, parts, wanted):
                 problems.append(f"{name(path)}:{number}: {problem}")
     for path in sources(".h", below=("include",)):
         for number, line in enumerate(path.read_text().splitlines(), 1):
             if INCLUDE.match(line):
                 problems.append(f"{name(path)}:{number}: an installed header includes a file of the project")
-    return problems, upward
-
-
-def main():
-    problems, upward = check()
-    if sys.argv[1:] == ["--shrink"]:
-        shrink(upward)
-        return
-    allowed = {line for line in LIST.read_text().splitlines() if not line.startswith("#")}
-    problems += [f"{edge}: an include of a directory above" for edge in sorted(upward - allowed)]
-    problems += [f"tests/upward_includes.txt: {edge} is gone (tests/check_layers.py --shrink removes the line)" for edge in sorted(allowed - upward)]
     finish(problems)
 
 

@@ -228,6 +228,15 @@ static void become_ready(struct box *box) {
         box->ops->ready(box->owner, box);
 }
 
+/* A box whose profile is gone dies: it needs no gateway. */
+static int take_listeners(struct box *box, bool is_transparent, int *fds, size_t n) {
+    const struct profile *profile = box->profile;
+
+    return profile ? gateway_box_new(box->engine, box, profile->policy, profile->values.secrets,
+                         is_transparent, fds, n)
+                   : 0;
+}
+
 static void take_ready(struct box *box, const struct guest_record *record, int *fds, size_t n_fds) {
     size_t next = 0;
 
@@ -241,7 +250,7 @@ static void take_ready(struct box *box, const struct guest_record *record, int *
         next++;
     }
     if (record->value & GUEST_VALUE_LISTENERS) {
-        if (gateway_box_new(box, !(record->value & GUEST_VALUE_PORTS), fds + next, n_fds - next) <
+        if (take_listeners(box, !(record->value & GUEST_VALUE_PORTS), fds + next, n_fds - next) <
             0) {
             box_fail(
                 box, &(struct guest_record){
@@ -670,6 +679,7 @@ void box_kill(struct box *box) {
 void box_orphan(struct box *box) {
     box_set_owner(box, NULL, NULL);
     list_remove(&box->in_profile);
+    gateway_box_free(box);
     box->profile = NULL;
     box_kill(box);
 }

@@ -33,7 +33,6 @@
 #include "engine/box/box.h"
 #include "engine/box/no_namespace.h"
 #include "engine/box/profile.h"
-#include "engine/command/command.h"
 #include "engine/core/context.h"
 #include "engine/core/deferred_close.h"
 #include "engine/core/janitor.h"
@@ -431,10 +430,9 @@ static uint32_t count_tasks(void) {
 /* RLIMIT_NPROC counts all tasks of a user, here the caller: those there are, and what this sandbox
  * and the others may come to. With one sandbox it is the limit itself; with more, no sandbox takes
  * from another's, and the watcher ends one that takes more than its own. */
-uint64_t process_limit(struct profile *profile) {
+uint64_t process_limit(struct profile *profile, uint64_t others) {
     struct engine *engine = profile->engine;
     struct process_state *state = engine->process;
-    uint64_t limit = profile->policy->max_processes;
     int64_t now = clock_now_ns();
 
     if (profile->plan->flags & PLAN_AS_ROOT ||
@@ -444,13 +442,7 @@ uint64_t process_limit(struct profile *profile) {
         state->tasks = count_tasks();
         state->counted_ns = now;
     }
-    list_for_each(node, &engine->runs) {
-        const struct run *run = container_of(node, struct run, of_engine);
-
-        if (!run->session && run->state == RUN_RUNNING && run->box && run->box->private_dir)
-            limit += run->profile->policy->max_processes;
-    }
-    return limit + state->tasks;
+    return profile->policy->max_processes + others + state->tasks;
 }
 
 /* ---- orphans ---- */

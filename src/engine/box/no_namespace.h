@@ -22,8 +22,10 @@ void private_dir_fields(const struct private_dir *private_dir, struct buf *messa
 bool private_dir_is_over(struct private_dir *private_dir,
     uint64_t limit_bytes); /* now and then looks, so that looking costs little */
 struct private_dir *private_dir_free(struct private_dir *private_dir); /* the sandbox is dead */
-uint64_t process_limit(struct profile *profile); /* RLIMIT_NPROC of a command; 0: the plan's */
-void process_end_strays(struct engine *engine);  /* kills what a killed init left */
+/* RLIMIT_NPROC of a command; 0: the plan's. `others`: what the commands of other sandboxes may come
+ * to. */
+uint64_t process_limit(struct profile *profile, uint64_t others);
+void process_end_strays(struct engine *engine); /* kills what a killed init left */
 void process_finish(struct engine *engine);
 
 #endif

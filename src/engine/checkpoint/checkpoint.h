@@ -76,6 +76,7 @@ struct checkpoint_pipe {
 
 /* What a session's processes are dumped to and restored from. */
 struct session_checkpoint {
+    struct list node;           /* of all sessions, the oldest first: dirty_tracking.c */
     struct profile *profile;    /* the session's */
     struct dump_job *dumping;   /* under way; NULL: none */
     struct dump_job *releasing; /* resumes the processes; until then no other dump may begin */

@@ -18,7 +18,6 @@
 #include "engine/files/layer_chain.h"
 #include "engine/pool/profile_launcher.h"
 #include "engine/pool/spares.h"
-#include "engine/session/session.h"
 #include "sys/proc.h"
 
 #define MAX_NOTED 4u /* sandboxes of one fork: of many at once few are forked again */
@@ -29,6 +28,12 @@ static const clockid_t clocks[2] = { CLOCK_MONOTONIC, CLOCK_BOOTTIME };
 static void note_since(struct dirty_tracking *dirty_tracking, struct checkpoint *checkpoint) {
     dirty_tracking->since = checkpoint_get(checkpoint);
     checkpoint->n_trackings++;
+}
+
+static struct list sessions = LIST_INIT(sessions); /* struct session_checkpoint.node */
+
+static struct session_tracking *tracking_at(struct list *node) {
+    return &container_of(node, struct session_checkpoint, node)->tracking;
 }
 
 static void forget_since(struct dirty_tracking *dirty_tracking) {
@@ -52,6 +57,7 @@ static struct dirty_tracking take_tracking(struct dirty_tracking *from) {
 
 void dirty_tracking_forget(struct session_tracking *tracking) {
     dirty_tracking_end(&tracking->dirty_tracking);
+    tracking->box = NULL;
     tracking->next = checkpoint_put(tracking->next);
 }
 
@@ -175,6 +181,7 @@ void dirty_tracking_born(struct session_checkpoint *of, struct box *box, int *ta
             close_fd(&take_fds[i]);
     if (!dirty_tracking->n_trackers)
         return;
+    of->tracking.box = box;
     box_count_files(box);
     note_since(dirty_tracking, since);
     dirty_tracking_start_zygote(since, of->profile);
@@ -246,25 +253,32 @@ void dirty_tracking_give_back(const struct dump_request *request,
     for (size_t i = 0; i < n; i++)
         dirty_tracking->trackers[i] = (struct dirty_tracker){ trackers[i].pid, take_fds[i] };
     dirty_tracking->n_trackers = n;
+    tracking->box = request->box;
     if (n)
         note_since(dirty_tracking, checkpoint);
     box_count_files(request->box);
 }
 
-void dirty_tracking_distrust(struct engine *engine, const struct checkpoint *checkpoint) {
-    list_for_each(at, &engine->sessions) {
-        struct session_tracking *tracking =
-            &container_of(at, struct session, node)->checkpoint->tracking;
+void dirty_tracking_add(struct session_checkpoint *of) {
+    list_add_tail(&sessions, &of->node);
+}
+
+void dirty_tracking_remove(struct session_checkpoint *of) {
+    list_remove(&of->node);
+}
+
+void dirty_tracking_distrust(const struct checkpoint *checkpoint) {
+    list_for_each(at, &sessions) {
+        struct session_tracking *tracking = tracking_at(at);
 
         if (checkpoint->parent && tracking->dirty_tracking.since == checkpoint->parent)
             dirty_tracking_forget(tracking);
     }
 }
 
-void dirty_tracking_forget_dropped(struct engine *engine) {
-    list_for_each(at, &engine->sessions) {
-        struct session_tracking *tracking =
-            &container_of(at, struct session, node)->checkpoint->tracking;
+void dirty_tracking_forget_dropped(void) {
+    list_for_each(at, &sessions) {
+        struct session_tracking *tracking = tracking_at(at);
         const struct checkpoint *since = tracking->dirty_tracking.since;
 
         if (since && since->was_dropped && since->references == since->n_trackings)
@@ -273,15 +287,15 @@ void dirty_tracking_forget_dropped(struct engine *engine) {
 }
 
 bool tracking_make_room(struct engine *engine) {
-    for (struct list *at = engine->sessions.next; at != &engine->sessions && !box_has_room(engine);
-         at = at->next) {
-        struct session *session = container_of(at, struct session, node);
+    for (struct list *at = sessions.next; at != &sessions && !box_has_room(engine); at = at->next) {
+        struct session_tracking *tracking = tracking_at(at);
+        struct box *box = tracking->box;
 
-        if (!session->checkpoint->tracking.dirty_tracking.n_trackers)
+        if (!tracking->dirty_tracking.n_trackers)
             continue;
-        dirty_tracking_forget(&session->checkpoint->tracking);
-        if (session->box)
-            box_count_files(session->box);
+        dirty_tracking_forget(tracking);
+        if (box)
+            box_count_files(box);
     }
     return box_has_room(engine);
 }

@@ -41,12 +41,16 @@ struct dirty_tracking {
 
 struct session_tracking {
     bool was_dumped; /* a session, as it ran */
+    struct box *box; /* whose open files the trackers are; NULL: there are none */
     struct dirty_tracking dirty_tracking;
     struct checkpoint *next; /* what the next capture is to fill, with the sandbox that it is for,
                                 ahead of need; NULL; a reference */
     const struct snapshot *next_stands_on; /* that sandbox: the session's base, then */
 };
 
+/* A session begins, or ends. */
+void dirty_tracking_add(struct session_checkpoint *of);
+void dirty_tracking_remove(struct session_checkpoint *of);
 void dirty_tracking_end(struct dirty_tracking *dirty_tracking);
 /* An image that was not written to its end has no increments. */
 void dirty_tracking_forget_unwritten(struct dirty_tracking *dirty_tracking);
@@ -58,7 +62,7 @@ void dirty_tracking_forget(struct session_tracking *tracking);
  */
 bool tracking_make_room(struct engine *engine);
 /* Snapshots were dropped: tracking since a base without any other use ends. */
-void dirty_tracking_forget_dropped(struct engine *engine);
+void dirty_tracking_forget_dropped(void);
 /* For a capture, of what this session has. False: it is none for a snapshot or a fork, and the
  * session keeps it. */
 bool dirty_tracking_take(const struct dump_request *request,
@@ -91,7 +95,7 @@ void dirty_tracking_give_back(const struct dump_request *request,
     const struct dirty_tracker *trackers, const int *take_fds, size_t n);
 /* A sandbox that was to resume from this state did not: if its image is incremental, no more
  * increments of the same base are made. */
-void dirty_tracking_distrust(struct engine *engine, const struct checkpoint *checkpoint);
+void dirty_tracking_distrust(const struct checkpoint *checkpoint);
 /* By how much the clocks of a sandbox that resumes from this state now are ahead of ours:
  * CLOCK_MONOTONIC, CLOCK_BOOTTIME; nanoseconds. */
 void dirty_tracking_clocks(const struct checkpoint *checkpoint, int64_t ret_ahead_ns[2]);

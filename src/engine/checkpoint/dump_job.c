@@ -472,8 +472,10 @@ int dump_job_start(
 struct session_checkpoint *session_checkpoint_new(struct profile *profile) {
     struct session_checkpoint *of = calloc(1, sizeof *of);
 
-    if (of)
+    if (of) {
         of->profile = profile;
+        dirty_tracking_add(of);
+    }
     return of;
 }
 
@@ -482,6 +484,7 @@ struct session_checkpoint *session_checkpoint_free(struct session_checkpoint *of
         return NULL;
     dump_job_free(of->releasing);
     dirty_tracking_forget(&of->tracking);
+    dirty_tracking_remove(of);
     checkpoint_put(of->pending_restore);
     backing_ref_put(&of->backing_ref);
     free(of);

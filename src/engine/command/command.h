@@ -46,8 +46,16 @@ struct run_counts {
     char *network;   /* the tally's JSON, where it is known at once; or NULL */
 };
 
-/* How a command of a session ends, which shares its box with others: exec.c. */
+/* The sandbox of a command. */
+struct run_sandbox {
+    const char *name; /* of its session; NULL: a box for it alone */
+    uint64_t number;  /* of its session; 0: a box for it alone */
+    struct box *box;  /* NULL: none now */
+};
+
+/* The session of a command, which shares its box with others: exec.c. */
 struct run_session_ops {
+    struct run_sandbox (*sandbox)(const struct run *run);
     bool (*kill)(struct run *run);   /* its processes; false: init cannot receive it, or has none */
     void (*finish)(struct run *run); /* sends the result and frees the run */
     bool (*is_broken)(const struct run *run);     /* a dump that was killed has left it damaged */
@@ -164,5 +172,9 @@ struct run {
     struct run_in_init init;
     struct run_end end;
 };
+
+static inline struct run_sandbox run_sandbox(const struct run *run) {
+    return run->session ? run->session_ops->sandbox(run) : (struct run_sandbox){ .box = run->box };
+}
 
 #endif

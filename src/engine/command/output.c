@@ -21,7 +21,6 @@
 #include "engine/command/command.h"
 #include "engine/command/stream.h"
 #include "engine/core/context.h"
-#include "engine/session/session.h"
 
 #define HEAD_MAX 12288
 #define SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL)
@@ -140,8 +139,7 @@ void output_hand_over(struct output *output) {
     read_waiting(output);
     if (output->fd >= 0) {
         loop_remove(output->run->engine->loop, &output->source);
-        drain_add(output->run->engine, output->run->session ? output->run->session->number : 0,
-            TAKE_FD(output->fd));
+        drain_add(output->run->engine, run_sandbox(output->run).number, TAKE_FD(output->fd));
     }
     stream_orphan(output);
 }

@@ -303,6 +303,24 @@ void result_forget_client(const struct client *client) {
     }
 }
 
+/* ---- the tally of the network gateway ---- */
+
+static bool has_gateway(const struct run *run) {
+    return run->profile && run->profile->plan->flags & PLAN_NET_ALLOW;
+}
+
+uint64_t run_tally_end(struct run *run) {
+    struct run_counts *counts = &run->end.counts;
+
+    if (has_gateway(run) && !counts->tally && !counts->network)
+        counts->tally = gateway_tally_end(run, run_sandbox(run).box, &counts->network);
+    return counts->tally;
+}
+
+uint64_t run_tally_restart(const struct run *run) {
+    return gateway_tally_restart(run, run_sandbox(run).box);
+}
+
 void result_send(struct run *run) {
     auto_buf struct buf message = BUF_INIT;
     int fds[2];
@@ -318,7 +336,7 @@ void result_send(struct run *run) {
     wire_add_u64(&message, TAG_PROCESSES_PEAK, run->end.processes_peak);
     if (run->profile)
         wire_add_text(&message, TAG_ISOLATION, run->profile->isolation);
-    const uint64_t tally = gateway_run_ends(run);
+    const uint64_t tally = run_tally_end(run);
     if (run->end.counts.network)
         wire_add_text(&message, TAG_NETWORK, run->end.counts.network);
     const size_t bytes = message.length + run->outputs[0].total + run->outputs[1].total;

@@ -33,6 +33,11 @@ void result_forget_client(
     const struct client *client); /* which waits for a result that waits for a tally */
 /* A client asks for a tally: 0, or -ENOMEM. */
 int result_hold_reply(struct client *client, uint64_t serial, uint64_t tally);
+/* The command is over: asks the gateway for its tally, once. The tally's number, which result_tally
+ * gets; 0: there is none, or run->end.counts.network has it already. */
+uint64_t run_tally_end(struct run *run);
+/* The same for a command that continues, as a shell between two lines. */
+uint64_t run_tally_restart(const struct run *run);
 void result_tally(uint64_t tally,
     const char *network); /* what the gateway has counted, as JSON: the result is complete */
 

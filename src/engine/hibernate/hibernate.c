@@ -264,8 +264,8 @@ static int reattach_record(struct engine *engine, const char *id, int *take_lock
         profile_leave(profile);
         return -ENOMEM;
     }
-    if (gateway_inherit_rules(session, json_string_value(json_object_get(record, "net_rules"))) <
-        0) {
+    const char *rules = json_string_value(json_object_get(record, "net_rules"));
+    if (gateway_inherit_rules(engine, session->number, rules) < 0) {
         session_close(session);
         free(sleep);
         return -ENOMEM;

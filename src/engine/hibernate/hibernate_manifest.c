@@ -349,7 +349,7 @@ json_t *hibernate_record(const struct session *session, const struct snapshot *a
         "operation", hex_of(session->origin.operation, session->origin.operation_length));
     json_t *ended = alone ? json_array() : ended_of(session);
     const struct buf *rules = session_events_saved(session);
-    const char *network = gateway_rules(session);
+    const char *network = gateway_rules(session->number);
     if (network && record)
         listing.failed |= json_object_set_new(record, "net_rules", json_string(network)) < 0;
     if (listing.failed || !record || !numbers || json_object_update(record, numbers) < 0 ||
@@ -512,7 +512,7 @@ struct building {
     size_t n_layers, n_checkpoints;
 };
 
-/* A reference, or NULL: none, or not what gateway_name_snapshot has left; the gateway checks what
+/* A reference, or NULL: none, or not what gateway_names has told; the gateway checks what
  * the texts mean. */
 static json_t *read_names(const json_t *names) {
     const json_t *pair;

@@ -46,6 +46,7 @@
 #include "engine/run/run.h"
 #include "engine/server/connection.h"
 #include "engine/session/op.h"
+#include "engine/session/session_files.h"
 #include "engine/box/disk_upper.h"
 #include "engine/ops/peers.h"
 #include "engine/ops/publish.h"
@@ -363,6 +364,7 @@ static int start_engine(struct engine *engine, const struct serve_options *optio
         return serve_complain("ROLLBOX_KFEAT", engine->features.mask_problem);
     r = loop_new(&engine->loop);
     gateway_on_tally(on_tally);
+    snapshot_set_sessions(&session_files_users);
     if (r == 0)
         r = open_signals(engine, &ignored);
     if (r == -ENOSPC)

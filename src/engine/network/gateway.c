@@ -16,8 +16,6 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/fd.h"
-#include "engine/box/profile.h"
-#include "engine/command/command.h"
 #include "engine/core/context.h"
 #include "engine/network/gateway_activity.h"
 #include "engine/network/gateway_process.h"
@@ -25,8 +23,9 @@
 #include "engine/network/gateway_tls.h"
 #include "engine/core/log.h"
 #include "engine/core/spawn.h"
-#include "engine/session/session.h"
-#include "engine/files/layer_chain.h"
+#include "guest/guest.h"
+#include "policy/plan.h"
+#include "policy/policy.h"
 
 #define INLINE_TEXT (32u << 10) /* bytes: a longer text goes in a memory file */
 #define NAME_SERVERS "/etc/resolv.conf"
@@ -49,13 +48,15 @@ struct tally {
 /* The way out of a box: its sockets, and what the gateway knows of it. */
 struct gateway_box {
     struct gateway *gateway;
-    struct list node;    /* gateway->boxes, once it is registered */
-    struct list in_hash; /* gateway->by_box, until it is closed */
-    struct box *box;     /* NULL: closed */
+    struct list node;            /* gateway->boxes, once it is registered */
+    struct list in_hash;         /* gateway->by_box, until it is closed */
+    const struct box *box;       /* NULL: closed */
+    const struct policy *policy; /* of the box */
+    int secrets; /* a memory file with the values of its policy's secrets; -EBADF: none */
     char id[SESSION_ID_MAX];
     uint64_t session; /* its number; 0: of a run */
     char *text;       /* rules that replace the policy's; NULL: none */
-    json_t *names;    /* see gateway_name_snapshot; never NULL once it is registered */
+    json_t *names;    /* see gateway_names; never NULL once it is registered */
     bool is_transparent, is_registered;
     pid_t decrypter; /* the rollbox-egress-tls that has it; 0: none */
     bool is_closed;  /* its box is gone; results wait for their tallies */
@@ -122,7 +123,7 @@ static struct gateway_box *of_box(const struct box *box) {
 
 /* The rules of the box as the gateway reads them. */
 static char *rules_of(const struct gateway_box *b) {
-    return b->text ? strdup(b->text) : net_rules_text(b->box->profile->policy);
+    return b->text ? strdup(b->text) : net_rules_text(b->policy);
 }
 
 /* Adds a member to a message; of a long `text`, that there is a memory file with it. */
@@ -181,7 +182,7 @@ static int open_tls(struct gateway_box *b) {
     /* Rules that came later may terminate TLS where those of the policy do not. If they do not any
      * more, connections that were decrypted so far end. */
     const bool terminates =
-        b->text ? text_terminates(b->text) : net_rules_terminate(&b->box->profile->policy->network);
+        b->text ? text_terminates(b->text) : net_rules_terminate(&b->policy->network);
     if (!terminates && !b->decrypter)
         return 0;
     text = rules_of(b);
@@ -190,7 +191,7 @@ static int open_tls(struct gateway_box *b) {
     int r = gateway_tls_start(&gateway->tls, &gateway->egress);
     if (r == 0)
         r = gateway_tls_send(&gateway->tls, b->decrypter == gateway->tls.pid ? "rules" : "open",
-            b->id, text, b->box->profile->values.secrets, &b->tape);
+            b->id, text, b->secrets, &b->tape);
     if (r == 0)
         b->decrypter = gateway->tls.pid;
     return r;
@@ -565,9 +566,9 @@ void gateway_on_peers(const struct gateway_peers *given) {
     peers = given;
 }
 
-void gateway_set_peers(const struct session *session) {
-    struct gateway_box *b = of_box(session->box);
-    json_t *names = b && b->is_registered ? peers->names(session->number) : NULL;
+void gateway_set_peers(const struct box *box) {
+    struct gateway_box *b = of_box(box);
+    json_t *names = b && b->is_registered ? peers->names(b->session) : NULL;
 
     if (names)
         (void)gateway_process_send(&b->gateway->egress,
@@ -585,14 +586,17 @@ void gateway_answer_peer(const struct gateway_peer *peer, int fd) {
 
 /* ---- boxes ---- */
 
-int gateway_box_new(struct box *box, bool is_transparent, int *fds, size_t n) {
-    struct gateway *gateway = get_gateway(box->engine);
+int gateway_box_new(struct engine *engine, const struct box *box, const struct policy *policy,
+    int secrets, bool is_transparent, int *fds, size_t n) {
+    struct gateway *gateway = get_gateway(engine);
     struct gateway_box *b = gateway ? calloc(1, sizeof *b + n * sizeof b->fds[0]) : NULL;
 
     if (!b)
         return -ENOMEM;
     b->gateway = gateway;
     b->box = box;
+    b->policy = policy;
+    b->secrets = secrets;
     b->is_transparent = is_transparent;
     b->log = -EBADF;
     b->slot = -1;
@@ -606,7 +610,7 @@ int gateway_box_new(struct box *box, bool is_transparent, int *fds, size_t n) {
     return 0;
 }
 
-void gateway_box_free(struct box *box) {
+void gateway_box_free(const struct box *box) {
     struct gateway_box *b = of_box(box);
 
     if (!b)
@@ -617,6 +621,8 @@ void gateway_box_free(struct box *box) {
     close_fd(&b->log);
     gateway_tape_close(&b->tape);
     b->box = NULL;
+    b->policy = NULL;
+    b->secrets = -EBADF;
     b->is_closed = true;
     list_for_each(node, &b->tallies) {
         struct tally *tally = container_of(node, struct tally, node);
@@ -642,36 +648,36 @@ unsigned gateway_box_files(const struct box *box) {
 
 /* No id is used twice: the two gateways hear of a sandbox over sockets of their own, so one may
  * still speak of an earlier sandbox when the other knows the later one. */
-static void choose_id(struct gateway_box *b, const struct session *session) {
+static void choose_id(struct gateway_box *b, const struct gateway_user *user) {
     struct gateway *gateway = b->gateway;
 
     gateway->next_id++;
-    if (session)
-        snprintf(b->id, sizeof b->id, "%s~%" PRIu64, session->name, gateway->next_id);
+    if (user->session)
+        snprintf(b->id, sizeof b->id, "%s~%" PRIu64, user->name, gateway->next_id);
     else
         snprintf(b->id, sizeof b->id, "run-%" PRIu64, gateway->next_id);
 }
 
-static struct session_network *find_network(const struct session *session) {
+static struct session_network *find_network(uint64_t session) {
     if (!the_gateway)
         return NULL;
     list_for_each(node, &the_gateway->sessions) {
         struct session_network *network = container_of(node, struct session_network, node);
 
-        if (network->session == session->number)
+        if (network->session == session)
             return network;
     }
     return NULL;
 }
 
 /* The same, made if need be. NULL: out of memory. */
-static struct session_network *network_of(const struct session *session) {
-    struct gateway *gateway = get_gateway(session->engine);
+static struct session_network *network_of(struct engine *engine, uint64_t session) {
+    struct gateway *gateway = get_gateway(engine);
     struct session_network *network = gateway ? find_network(session) : NULL;
 
     if (network || !gateway || !(network = calloc(1, sizeof *network)))
         return network;
-    network->session = session->number;
+    network->session = session;
     network->log = -EBADF;
     list_add_tail(&gateway->sessions, &network->node);
     return network;
@@ -685,8 +691,8 @@ static void network_free(struct session_network *network) {
 }
 
 /* A descriptor of the session's log, or -EBADF: it has none then. */
-static int open_log(const struct session *session) {
-    struct session_network *network = network_of(session);
+static int open_log(struct engine *engine, uint64_t session) {
+    struct session_network *network = network_of(engine, session);
 
     if (network && network->log < 0) {
         network->log = memfd_create("rollbox-net-log", MFD_CLOEXEC);
@@ -697,7 +703,7 @@ static int open_log(const struct session *session) {
     return fd < 0 ? -EBADF : fd;
 }
 
-void gateway_forget_session(const struct session *session) {
+void gateway_forget_session(uint64_t session) {
     struct session_network *network = find_network(session);
 
     if (network)
@@ -731,25 +737,13 @@ static int start_soon(struct engine *engine) {
     return 0;
 }
 
-int gateway_prepare(const struct profile *profile, struct rollbox_error *error) {
-    if (!(profile->plan->flags & PLAN_NET_ALLOW))
+int gateway_prepare(
+    struct engine *engine, const struct policy *policy, struct rollbox_error *error) {
+    if (policy->net != POLICY_NET_ALLOW)
         return 0;
-    int r = gateway_tape_check(&profile->policy->network, error);
+    int r = gateway_tape_check(&policy->network, error);
 
-    return r < 0 ? r : check_start(start_soon(profile->engine), error);
-}
-
-static void begin_tallies(struct box *box, struct run *of_box, const struct session *session) {
-    if (of_box)
-        gateway_run_begins(of_box, box);
-    if (!session)
-        return;
-    list_for_each(node, &session->commands.runs) {
-        struct run *run = container_of(node, struct run, of_session);
-
-        if (run->box == box)
-            gateway_run_begins(run, box);
-    }
+    return r < 0 ? r : check_start(start_soon(engine), error);
 }
 
 const struct guest_record gateway_failure = {
@@ -757,28 +751,26 @@ const struct guest_record gateway_failure = {
 };
 
 int gateway_use(
-    struct box *box, struct run *run, const struct session *session, struct rollbox_error *error) {
+    const struct box *box, const struct gateway_user *user, struct rollbox_error *error) {
     struct gateway_box *b = of_box(box);
 
-    if (!b || b->is_registered || !box->profile)
+    if (!b || b->is_registered)
         return 0;
     struct gateway *gateway = b->gateway;
 
     int r = check_start(start(gateway), error);
     if (r == 0)
-        r = gateway_tape_open(&box->profile->policy->network, &b->tape, error);
+        r = gateway_tape_open(&b->policy->network, &b->tape, error);
     if (r < 0)
         return r;
-    b->names = session && session->files.at && session->files.at->net_names
-                   ? json_incref(session->files.at->net_names)
-                   : json_array();
-    choose_id(b, session);
-    struct session_network *network = session ? find_network(session) : NULL;
+    b->names = user->names ? json_incref(user->names) : json_array();
+    choose_id(b, user);
+    struct session_network *network = user->session ? find_network(user->session) : NULL;
     if (network && network->rules && !(b->text = strdup(network->rules)))
         return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "setup", "out of memory");
-    b->session = session ? session->number : 0;
-    if (session && box->profile->policy->network.log != NET_LOG_NONE)
-        b->log = open_log(session);
+    b->session = user->session;
+    if (user->session && b->policy->network.log != NET_LOG_NONE)
+        b->log = open_log(gateway->engine, user->session);
     watch_name_servers(gateway);
     b->is_registered = true;
     b->slot = gateway_activity_take(&gateway->activity);
@@ -788,17 +780,15 @@ int gateway_use(
     list_add_tail(&gateway->boxes, &b->node);
     gateway->n_boxes++;
     r = b->names ? send_open(b) : -ENOMEM;
-    if (r == 0)
-        begin_tallies(box, run, session);
     return r < 0 ? error_set(error, error_code_of(-r, ROLLBOX_ERR_SETUP_FAILED), -r, "setup",
                        "net allow: the sandbox cannot be made known to rollbox-egress: %s",
                        strerror(-r))
-                 : 0;
+                 : 1;
 }
 
 /* ---- tallies ---- */
 
-void gateway_run_begins(struct run *run, const struct box *box) {
+void gateway_tally_begin(const struct run *run, const struct box *box) {
     struct gateway_box *b = of_box(box);
     struct tally *tally;
 
@@ -838,14 +828,14 @@ static char *end_quiet_tally(struct gateway_box *b, struct tally *tally) {
     return text;
 }
 
-/* `may_be_quiet`: run->end.counts.network may get the tally at once. */
-static uint64_t end_of(struct gateway_box *b, struct run *run, bool may_be_quiet) {
+/* `ret_quiet`, which may be NULL, may get the tally at once. */
+static uint64_t end_of(struct gateway_box *b, const struct run *run, char **ret_quiet) {
     list_for_each(node, &b->tallies) {
         struct tally *tally = container_of(node, struct tally, node);
 
         if (tally->run != run || tally->is_ending)
             continue;
-        if (may_be_quiet && (run->end.counts.network = end_quiet_tally(b, tally)))
+        if (ret_quiet && (*ret_quiet = end_quiet_tally(b, tally)))
             return 0;
         tally->run = NULL; /* it is freed soon */
         tally->is_ending = true;
@@ -858,36 +848,27 @@ static uint64_t end_of(struct gateway_box *b, struct run *run, bool may_be_quiet
     return 0;
 }
 
-static uint64_t ask_for_tally(struct run *run) {
-    const struct box *box = run->session ? run->session->box : run->box;
+uint64_t gateway_tally_end(const struct run *run, const struct box *box, char **ret_quiet) {
     struct gateway_box *b = of_box(box);
-    uint64_t number = b ? end_of(b, run, true) : 0;
+    uint64_t number = b ? end_of(b, run, ret_quiet) : 0;
 
-    if (number || run->end.counts.network || !the_gateway || !run->profile ||
-        !(run->profile->plan->flags & PLAN_NET_ALLOW))
+    if (number || *ret_quiet || !the_gateway)
         return number;
-    /* It has left its box already. */
+    /* The run has left its box already. */
     list_for_each(node, &the_gateway->boxes) {
-        number = end_of(container_of(node, struct gateway_box, node), run, true);
-        if (number || run->end.counts.network)
+        number = end_of(container_of(node, struct gateway_box, node), run, ret_quiet);
+        if (number || *ret_quiet)
             return number;
     }
     return 0;
 }
 
-uint64_t gateway_run_ends(struct run *run) {
-    if (!run->end.counts.tally && !run->end.counts.network)
-        run->end.counts.tally = ask_for_tally(run);
-    return run->end.counts.tally;
-}
-
-uint64_t gateway_run_counts(struct run *run) {
-    struct box *box = run->session ? run->session->box : run->box;
+uint64_t gateway_tally_restart(const struct run *run, const struct box *box) {
     struct gateway_box *b = of_box(box);
-    uint64_t number = b ? end_of(b, run, false) : 0;
+    uint64_t number = b ? end_of(b, run, NULL) : 0;
 
     if (number)
-        gateway_run_begins(run, box);
+        gateway_tally_begin(run, box);
     return number;
 }
 
@@ -950,8 +931,8 @@ static char *read_rules(
     return rules;
 }
 
-static int keep_rules(const struct session *session, const char *text) {
-    struct session_network *network = network_of(session);
+static int keep_rules(struct engine *engine, uint64_t session, const char *text) {
+    struct session_network *network = network_of(engine, session);
     char *copy = network ? strdup(text) : NULL;
 
     if (!copy)
@@ -976,10 +957,11 @@ static int send_rules(struct gateway_box *b) {
     return gateway_process_send(&b->gateway->egress, message, &rules, rules >= 0);
 }
 
-int gateway_set_rules(struct session *session, const char *text, struct rollbox_error *error) {
-    auto_free char *given = read_rules(text, &session->profile->policy->network, error);
+int gateway_set_rules(
+    const struct gateway_session *session, const char *text, struct rollbox_error *error) {
+    auto_free char *given = read_rules(text, &session->policy->network, error);
     struct gateway_box *b = of_box(session->box);
-    int r = given ? keep_rules(session, given) : -EINVAL;
+    int r = given ? keep_rules(session->engine, session->number, given) : -EINVAL;
 
     if (!given)
         return r;
@@ -993,13 +975,13 @@ int gateway_set_rules(struct session *session, const char *text, struct rollbox_
                  : 0;
 }
 
-const char *gateway_rules(const struct session *session) {
+const char *gateway_rules(uint64_t session) {
     const struct session_network *network = find_network(session);
 
     return network ? network->rules : NULL;
 }
 
-int gateway_inherit_rules(struct session *session, const char *rules) {
+int gateway_inherit_rules(struct engine *engine, uint64_t session, const char *rules) {
     struct policy_problems problems = { 0 };
     struct policy *policy = NULL;
 
@@ -1009,22 +991,19 @@ int gateway_inherit_rules(struct session *session, const char *rules) {
     policy_problems_done(&problems);
     const bool is_usable = r == 0 && policy->net == POLICY_NET_ALLOW;
     policy_free(policy);
-    return keep_rules(session, is_usable ? rules : no_rules);
+    return keep_rules(engine, session, is_usable ? rules : no_rules);
 }
 
-int gateway_log(const struct session *session, struct buf *to) {
+int gateway_log(uint64_t session, struct buf *to) {
     const struct session_network *network = find_network(session);
 
     return network && network->log >= 0 ? fd_read_again(network->log, LOG_BYTES, to) : 0;
 }
 
-void gateway_name_snapshot(struct snapshot *snapshot, const struct box *box) {
+json_t *gateway_names(const struct box *box) {
     const struct gateway_box *b = of_box(box);
 
-    if (!b || !b->names)
-        return;
-    json_decref(snapshot->net_names);
-    snapshot->net_names = json_incref(b->names);
+    return b ? json_incref(b->names) : NULL;
 }
 
 void gateway_status(struct buf *to) {

@@ -27,62 +27,80 @@
 
 struct engine;
 struct buf;
+struct policy;
 struct rollbox_error;
-struct snapshot;
-struct profile;
+
+/* Only their addresses are used here. */
 struct box;
 struct run;
 
 #define SESSION_ID_MAX 96 /* bytes: a session's name, and a number */
 
-struct session;
-
-/* Of BOX_READY: takes fds[0..n-1] (set to -EBADF). 0 or -ENOMEM. */
-int gateway_box_new(struct box *box, bool is_transparent, int *fds, size_t n);
-/* The box is gone: its connections are reset. */
-void gateway_box_free(struct box *box);
+/* Of BOX_READY: takes fds[0..n-1] (set to -EBADF). The policy and `secrets`, a memory file with the
+ * values of its secrets or -EBADF, are borrowed until gateway_box_free. 0 or -ENOMEM. */
+int gateway_box_new(struct engine *engine, const struct box *box, const struct policy *policy,
+    int secrets, bool is_transparent, int *fds, size_t n);
+/* The box or its policy is gone: its connections are reset. */
+void gateway_box_free(const struct box *box);
 /* How many descriptors are kept for it. */
 unsigned gateway_box_files(const struct box *box);
 
 /* Before a box is made for a run or a session: starts rollbox-egress if the policy needs it. 0, or
  * -errno and the error. */
-int gateway_prepare(const struct profile *profile, struct rollbox_error *error);
+int gateway_prepare(
+    struct engine *engine, const struct policy *policy, struct rollbox_error *error);
 
-/* A run or a session (the other is NULL) has taken the box: its sandbox is registered, once. Does
- * nothing for a box without net "allow". Tallies begin for the commands that it has been handed. 0,
- * or -errno and the error. */
+/* The user of a box: a session, or (all of it 0) a run. */
+struct gateway_user {
+    uint64_t session; /* its number */
+    const char *name; /* of the session */
+    json_t *names;    /* borrowed: the session's names, as gateway_names tells; NULL: none */
+};
+
+/* A run or a session has taken the box. 1: its sandbox has been registered, and the caller begins
+ * the tallies of the commands that it has been handed. 0: it had been registered before, or the box
+ * has no net "allow". Or -errno and the error. */
 int gateway_use(
-    struct box *box, struct run *run, const struct session *session, struct rollbox_error *error);
+    const struct box *box, const struct gateway_user *user, struct rollbox_error *error);
 /* With which a box fails whose sandbox cannot be registered. */
 extern const struct guest_record gateway_failure;
 
 /* A command is handed to its box, which may be in setup yet: a tally begins. */
-void gateway_run_begins(struct run *run, const struct box *box);
+void gateway_tally_begin(const struct run *run, const struct box *box);
 /* The receiver of the tallies, as JSON: set before any other call. */
 void gateway_on_tally(void (*callback)(uint64_t tally, const char *network));
-/* The command is over: asks for its tally, once. Its number; 0: there is none, or
- * run->end.counts.network has it already. */
-uint64_t gateway_run_ends(struct run *run);
+/* The command is over: asks for its tally, once. `box`: the one that it is in now, or NULL. Its
+ * number; 0: there is none, or *ret_quiet has it already, as text to free. */
+uint64_t gateway_tally_end(const struct run *run, const struct box *box, char **ret_quiet);
 /* The same for a command that continues, as a shell between two lines: another tally begins. */
-uint64_t gateway_run_counts(struct run *run);
+uint64_t gateway_tally_restart(const struct run *run, const struct box *box);
+
+/* A session whose rules are replaced. */
+struct gateway_session {
+    struct engine *engine;
+    uint64_t number;
+    const struct box *box; /* NULL: none now */
+    const struct policy *policy;
+};
 
 /* Replaces the rules of a session, for the rest of its life, by those of a policy's text. 0, or
  * -errno and the error. */
-int gateway_set_rules(struct session *session, const char *text, struct rollbox_error *error);
-/* Those rules as a text; NULL: the policy's hold. */
-const char *gateway_rules(const struct session *session);
+int gateway_set_rules(
+    const struct gateway_session *session, const char *text, struct rollbox_error *error);
+/* Those rules of the session with this number as a text; NULL: the policy's hold. */
+const char *gateway_rules(uint64_t session);
 /* Of a fork's origin, or of a record: a session begins with rules that gateway_rules has told
  * (NULL: none). With a text that is not valid it reaches no host. 0 or -ENOMEM. */
-int gateway_inherit_rules(struct session *session, const char *rules);
+int gateway_inherit_rules(struct engine *engine, uint64_t session, const char *rules);
 
 /* The log of a session, as lines of JSON; appended. */
-int gateway_log(const struct session *session, struct buf *to);
-void gateway_forget_session(const struct session *session);
+int gateway_log(uint64_t session, struct buf *to);
+void gateway_forget_session(uint64_t session);
 
 /* Names and their addresses in the sandbox, [["198.18.128.1", "a.example.org"], ...]: part of each
  * state of a sandbox, as programs remember addresses (snapshot->net_names). An array is never
- * changed once it is there. A new state of the box's gets those that it has now. */
-void gateway_name_snapshot(struct snapshot *snapshot, const struct box *box);
+ * changed once it is there. A reference for the caller; NULL: there are none. */
+json_t *gateway_names(const struct box *box);
 
 /* Connections into sandboxes: rollbox-egress passes the bytes. It stays while a session publishes
  * ports, though it is started by the first connection. */
@@ -116,7 +134,7 @@ struct gateway_peers {
 /* Before anything else is called. */
 void gateway_on_peers(const struct gateway_peers *peers);
 /* The names have changed. */
-void gateway_set_peers(const struct session *session);
+void gateway_set_peers(const struct box *box);
 /* The socket in the other sandbox (borrowed), or -errno: the connection is reset. */
 void gateway_answer_peer(const struct gateway_peer *peer, int fd);
 

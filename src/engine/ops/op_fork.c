@@ -196,7 +196,7 @@ static void make_forks(struct op *op) {
         op->fork.made[op->fork.n_made++] = made;
         op->fork.n_owned++;
         made->queue.fork = op;
-        if (gateway_inherit_rules(made, gateway_rules(session)) < 0) {
+        if (gateway_inherit_rules(made->engine, made->number, gateway_rules(session->number)) < 0) {
             op_fail_with(op, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "out of memory");
             return;
         }

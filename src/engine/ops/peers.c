@@ -79,7 +79,7 @@ static void tell_network(const char *network) {
         const struct member *member = container_of(node, struct member, node);
 
         if (!strcmp(member->network, network))
-            gateway_set_peers(member->session);
+            gateway_set_peers(member->session->box);
     }
 }
 

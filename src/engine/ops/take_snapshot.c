@@ -226,7 +226,7 @@ static void snapshot_files_ready(struct op *op, struct layer *take_layer) {
         return;
     }
     snapshot->is_live = true;
-    gateway_name_snapshot(snapshot, session->box);
+    session_files_note_names(snapshot, session->box);
     snapshot->checkpoint = TAKE_PTR(op->take.checkpoint);
     snapshot_ref_assign(&session->files.at, snapshot);
     op->to = snapshot; /* its reference */

@@ -9,7 +9,7 @@
 #include "engine/command/command.h"
 #include "engine/command/output.h"
 #include "engine/core/log.h"
-#include "engine/network/gateway.h"
+#include "engine/command/result.h"
 #include "engine/record/network_step.h"
 #include "engine/record/recorder.h"
 #include "engine/session/session.h"
@@ -238,7 +238,7 @@ static void tell_command(struct record *record, struct command_step *command, st
         step_add_known(&message, "stream", run->end.counts.stream);
         step_close(&message);
     }
-    const uint64_t tally = gateway_run_ends(run);
+    const uint64_t tally = run_tally_end(run);
     if (tally && network_step_hold(record, tally, &message, fds, n_fds, bytes))
         record->ended++; /* its line comes later */
     else

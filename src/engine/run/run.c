@@ -46,7 +46,6 @@
 #include "engine/box/disk_upper.h"
 #include "engine/run/hoards.h"
 #include "engine/run/run.h"
-#include "engine/session/session.h"
 #include "sys/proc.h"
 
 /* How fast a guest can use memory, a CPU: page faults bring in less than this. Without a memory
@@ -170,8 +169,7 @@ void run_finish(struct run *run) {
 
     if (run->state == RUN_ENDED)
         return;
-    log_at(LOG_DEBUG, "run",
-        ABOUT(.sandbox = run->session ? run->session->name : NULL, .run = run->init.serial),
+    log_at(LOG_DEBUG, "run", ABOUT(.sandbox = run_sandbox(run).name, .run = run->init.serial),
         "ends: %s", rollbox_outcome_name(run->end.outcome));
     if (run->session) {
         run->session_ops->finish(run);
@@ -418,7 +416,7 @@ static int handle_started(struct run *run) {
  * used only for commands that were killed. Only for those is it known, too, which of several
  * commands lost a process. */
 static enum oom_cause oom_cause(struct run *run, bool was_killed) {
-    struct box *box = run->session ? run->session->box : run->box;
+    struct box *box = run_sandbox(run).box;
 
     if (!run->session && box && box->oom)
         return OOM_LIMIT;
@@ -639,8 +637,17 @@ static void on_box_limit(void *owner, struct box *box, enum box_limit limit) {
     run_kill(run, ROLLBOX_OUTCOME_SIGNAL);
 }
 
+/* Makes the sandbox of the run, whose box is ready, known to the network gateway. */
+static int use_gateway(struct box *box, struct run *run, struct rollbox_error *error) {
+    int r = gateway_use(box, &(struct gateway_user){ 0 }, error);
+
+    if (r > 0)
+        gateway_tally_begin(run, box);
+    return MIN(r, 0);
+}
+
 static void on_box_ready(void *owner, struct box *box) {
-    if (gateway_use(box, owner, NULL, NULL) < 0)
+    if (use_gateway(box, owner, NULL) < 0)
         box_fail(box, &gateway_failure);
 }
 
@@ -699,6 +706,19 @@ static int hand_over(struct run *run, const struct box *box) {
     return wire_send_patiently(box->socket, request, fds, is_fixed ? 5 : n_fds);
 }
 
+/* What the commands with isolation process that run may come to, each in a box for itself. */
+static uint64_t other_processes(const struct engine *engine) {
+    uint64_t n = 0;
+
+    list_for_each(node, &engine->runs) {
+        const struct run *run = container_of(node, struct run, of_engine);
+
+        if (!run->session && run->state == RUN_RUNNING && run->box && run->box->private_dir)
+            n += run->profile->policy->max_processes;
+    }
+    return n;
+}
+
 static int start_run(struct run *run, struct rollbox_error *error) {
     struct box *box = spares_take(run->profile, false);
     bool is_spare = box;
@@ -713,7 +733,7 @@ static int start_run(struct run *run, struct rollbox_error *error) {
             "the pipes of the command cannot be made: %s", strerror(-r));
     }
     if (!box)
-        r = gateway_prepare(run->profile, error);
+        r = gateway_prepare(run->engine, run->profile->policy, error);
     if (!box && r == 0)
         r = profile_new_box(run->profile, &(struct box_config){ 0 }, NULL, NULL, &box, error);
     if (r < 0) {
@@ -723,7 +743,7 @@ static int start_run(struct run *run, struct rollbox_error *error) {
     run->state = RUN_STARTING;
     run->watch.oom_kills_before = engine_oom_kills(run->engine, false);
     run->box = box;
-    if (box->state == BOX_READY && (r = gateway_use(box, run, NULL, error)) < 0) {
+    if (box->state == BOX_READY && (r = use_gateway(box, run, error)) < 0) {
         run->box = NULL;
         box_kill(box);
         close_streams_again(run);
@@ -731,7 +751,7 @@ static int start_run(struct run *run, struct rollbox_error *error) {
     }
     box_set_owner(box, &box_ops, run);
     box_expect_start(box);
-    if (box->private_dir && (processes = process_limit(run->profile)))
+    if (box->private_dir && (processes = process_limit(run->profile, other_processes(run->engine))))
         wire_add_u64(&run->given.message, GUEST_PROCESSES, processes);
     r = hand_over(run, box);
     /* A new one that has ended already has said why: that is in its socket yet. */

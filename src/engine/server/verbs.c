@@ -351,7 +351,7 @@ static int handle_inspect(struct call *call) {
 
 static int handle_net_log(struct call *call) {
     auto_buf struct buf lines = BUF_INIT;
-    int r = gateway_log(call->session, &lines);
+    int r = gateway_log(call->session->number, &lines);
 
     if (r < 0 || buf_failed(&lines))
         return OUT_OF_MEMORY(call->error);
@@ -373,7 +373,11 @@ static int handle_net_set(struct call *call) {
     if (policy->net != POLICY_NET_ALLOW || !call->request->name)
         return error_set(call->error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments",
             "net: the rules of a sandbox can be replaced if its policy has net allow");
-    int r = gateway_set_rules(call->session, call->request->name, call->error);
+    int r = gateway_set_rules(&(struct gateway_session){ .engine = call->session->engine,
+                                  .number = call->session->number,
+                                  .box = call->session->box,
+                                  .policy = policy },
+        call->request->name, call->error);
     if (r < 0)
         return r;
     buf_add_text(call->reply, "{}");
@@ -397,7 +401,7 @@ static int handle_net_tally(struct call *call) {
 
     if (!run)
         return -ESRCH;
-    const uint64_t tally = gateway_run_counts(run);
+    const uint64_t tally = run_tally_restart(run);
     if (tally && result_hold_reply(call->client, call->message->header.serial, tally) == 0)
         return REPLY_LATER;
     buf_add_text(call->reply, "{}");
@@ -538,7 +542,7 @@ static int handle_drop(struct call *call) {
         snapshot->checkpoint->was_dropped = true;
     int r = snapshot ? snapshot_drop(snapshot) : -EINVAL;
     snapshot_put(snapshot);
-    dirty_tracking_forget_dropped(call->client->engine);
+    dirty_tracking_forget_dropped();
     return r < 0 ? error_set(call->error, ROLLBOX_ERR_INVALID_ARGUMENT, -r, "arguments",
                        "that snapshot cannot be dropped: it is the beginning")
                  : REPLY_NOW;

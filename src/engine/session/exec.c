@@ -113,7 +113,7 @@ struct run *exec_adopt(struct session *session, const struct checkpoint_command 
             !memcmp(ended->operation, run->operation, run->operation_length))
             forget_ended(session, ended);
     }
-    gateway_run_begins(run, run->box);
+    gateway_tally_begin(run, run->box);
     return run;
 }
 
@@ -254,7 +254,7 @@ static int send_exec(struct session *session, struct run *run, struct rollbox_er
     for (unsigned i = 0; i < run->fds.n_extra; i++)
         fds[n++] = run->fds.extra[i];
     ((struct wire_header *)(void *)run->given.message.data)->serial = run->init.serial;
-    gateway_run_begins(run, session->box);
+    gateway_tally_begin(run, session->box);
     r = wire_send_patiently(session->box->socket, &run->given.message, fds, n);
     if (r == -EAGAIN)
         return r; /* its pipes are kept for the next try */
@@ -351,9 +351,17 @@ static enum oom_cause oom_cause(struct run *run) {
     return session_oom_cause(run->session);
 }
 
-static const struct run_session_ops session_ops = {
-    .kill = exec_kill, .finish = finish, .is_broken = is_broken, .oom_cause = oom_cause
-};
+static struct run_sandbox sandbox_of(const struct run *run) {
+    return (struct run_sandbox){
+        .name = run->session->name, .number = run->session->number, .box = run->session->box
+    };
+}
+
+static const struct run_session_ops session_ops = { .sandbox = sandbox_of,
+    .kill = exec_kill,
+    .finish = finish,
+    .is_broken = is_broken,
+    .oom_cause = oom_cause };
 
 /* There is no init any more that would tell its end: it has failed, unless its outcome is known. */
 void exec_end(struct run *run, const struct rollbox_error *error) {

@@ -168,13 +168,32 @@ static struct box *take_box(struct session *session) {
                                                         : spares_take(session->profile, true);
 }
 
+/* Makes the sandbox of its box, which is ready, known to the network gateway. */
+static int use_gateway(struct session *session, struct rollbox_error *error) {
+    const struct snapshot *at = session->files.at;
+    const struct gateway_user user = {
+        .session = session->number, .name = session->name, .names = at ? at->net_names : NULL
+    };
+    int r = gateway_use(session->box, &user, error);
+
+    if (r <= 0)
+        return r;
+    list_for_each(node, &session->commands.runs) {
+        struct run *run = container_of(node, struct run, of_session);
+
+        if (run->box == session->box)
+            gateway_tally_begin(run, run->box);
+    }
+    return 0;
+}
+
 int session_need_box(struct session *session, struct rollbox_error *error) {
     struct checkpoint *checkpoint = session->checkpoint->pending_restore;
     struct profile *profile = session->profile;
 
     if (session->box)
         return 0;
-    if (gateway_prepare(profile, error) < 0)
+    if (gateway_prepare(profile->engine, profile->policy, error) < 0)
         return -error->error_number;
     if (snapshot_chain(session->files.base, NULL, 0) > GUEST_MAX_LAYERS)
         return error_set(
@@ -192,7 +211,7 @@ int session_need_box(struct session *session, struct rollbox_error *error) {
     if (r < 0)
         return r;
     box = session->box;
-    r = box->state == BOX_READY ? gateway_use(box, NULL, session, error) : 0;
+    r = box->state == BOX_READY ? use_gateway(session, error) : 0;
     if (r == 0)
         r = checkpoint ? 0 : announce_session(session, !was_spare, error);
     if (r < 0) {
@@ -246,7 +265,7 @@ void session_give_up_box(struct session *session) {
 /* The processes cannot be restored: the session has its files alone. */
 static void not_restored(struct session *session, const struct rollbox_error *error) {
     if (session->checkpoint->pending_restore)
-        dirty_tracking_distrust(session->engine, session->checkpoint->pending_restore);
+        dirty_tracking_distrust(session->checkpoint->pending_restore);
     leave_box(session, error);
     op_session_ready(session, error);
 }
@@ -298,7 +317,7 @@ static void on_box_ready(void *owner, struct box *box) {
     struct session *session = owner;
     struct rollbox_error error;
 
-    if (gateway_use(box, NULL, session, NULL) < 0) {
+    if (use_gateway(session, NULL) < 0) {
         box_fail(box, &gateway_failure);
         return;
     }

@@ -9,6 +9,7 @@
 #include "base/cleanup.h"
 #include "base/fd.h"
 #include "engine/box/disk_upper.h"
+#include "engine/core/context.h"
 #include "engine/files/box_files.h"
 #include "engine/network/gateway.h"
 #include "engine/session/op.h"
@@ -39,9 +40,18 @@ struct snapshot *session_files_unchanged(struct session *session) {
         snapshot_ref_assign(&session->files.base, snapshot);
     if (snapshot) {
         snapshot_ref_assign(&session->files.at, snapshot);
-        gateway_name_snapshot(snapshot, session->box);
+        session_files_note_names(snapshot, session->box);
     }
     return snapshot;
+}
+
+void session_files_note_names(struct snapshot *snapshot, const struct box *box) {
+    json_t *names = gateway_names(box);
+
+    if (!names)
+        return;
+    json_decref(snapshot->net_names);
+    snapshot->net_names = names;
 }
 
 /* Of a box that ends the descriptor itself is taken where there is room for no other: its files are
@@ -72,9 +82,57 @@ struct snapshot *session_files_seal(struct session *session, struct box *box) {
         session->engine, session->files.tree, session->files.at, session->files.base, layer);
     if (!snapshot)
         return NULL;
-    gateway_name_snapshot(snapshot, box);
+    session_files_note_names(snapshot, box);
     snapshot_ref_assign(&session->files.base, snapshot);
     snapshot_ref_assign(&session->files.at, snapshot);
     session->files.dirty = false;
     return snapshot;
 }
+
+/* ---- the snapshots that sessions use ---- */
+
+static bool is_committed(const struct snapshot *snapshot) {
+    list_for_each(node, &snapshot->engine->sessions)
+        if (container_of(node, struct session, node)->files.committed == snapshot)
+            return true;
+    return false;
+}
+
+static void pin_tree(struct snapshot_tree *tree) {
+    struct engine *engine = container_of(tree->snapshots.next, struct snapshot, in_tree)->engine;
+
+    list_for_each(at, &engine->sessions) {
+        const struct session *session = container_of(at, struct session, node);
+
+        if (session->files.tree != tree)
+            continue;
+        session->files.at->pinned = true;
+        list_for_each(node, &session->queue.ops) {
+            const struct op *op = container_of(node, struct op, node);
+
+            if (op->from)
+                op->from->pinned = true;
+            if (op->to)
+                op->to->pinned = true;
+        }
+    }
+}
+
+static void list_names(struct snapshot *snapshot, struct buf *to) {
+    const char *comma = "";
+
+    list_for_each(node, &snapshot->engine->sessions) {
+        struct session *session = container_of(node, struct session, node);
+
+        if (session->files.tree != snapshot->tree ||
+            snapshot_nearest_visible(session->files.at) != snapshot ||
+            session->state == SESSION_CLOSING || session->is_dry_run)
+            continue;
+        buf_printf(to, "%s\"%s\"", comma, session->name);
+        comma = ", ";
+    }
+}
+
+const struct snapshot_sessions session_files_users = {
+    .is_committed = is_committed, .pin = pin_tree, .list = list_names
+};

@@ -212,7 +212,7 @@ static void session_free(struct session *session) {
     }
     if (engine->forked_last == session)
         engine->forked_last = NULL;
-    gateway_forget_session(session);
+    gateway_forget_session(session->number);
     session->checkpoint = session_checkpoint_free(session->checkpoint);
     free(session->commands.orphan_pipes);
     snapshot_put(session->files.base);

@@ -27,7 +27,6 @@
 #include "engine/core/deferred_close.h"
 #include "engine/core/log.h"
 #include "engine/files/layer_chain.h"
-#include "engine/session/op.h"
 #include "engine/box/disk_upper.h"
 #include "engine/snapshot/layer.h"
 #include "engine/store_job/backing.h"
@@ -274,14 +273,17 @@ int snapshot_drop(struct snapshot *snapshot) {
     return 0;
 }
 
+static const struct snapshot_sessions *sessions;
+
+void snapshot_set_sessions(const struct snapshot_sessions *given) {
+    sessions = given;
+}
+
 /* A client may want to compare with it. */
 static bool is_kept(const struct snapshot *snapshot) {
     if (!snapshot->lower || (snapshot->tree && snapshot->is_asked_for && !snapshot->is_of_fork))
         return true;
-    list_for_each(at, &snapshot->engine->sessions)
-        if (container_of(at, struct session, node)->files.committed == snapshot)
-            return true;
-    return false;
+    return sessions->is_committed(snapshot);
 }
 
 /* The layers of a node and of those under it that nobody compares with, bottom first, and what they
@@ -386,22 +388,7 @@ void snapshot_tree_gc(struct snapshot_tree *tree) {
 
     list_for_each(at, &tree->snapshots)
         container_of(at, struct snapshot, in_tree)->pinned = false;
-    struct engine *engine = container_of(tree->snapshots.next, struct snapshot, in_tree)->engine;
-    list_for_each(s, &engine->sessions) {
-        const struct session *session = container_of(s, struct session, node);
-
-        if (session->files.tree != tree)
-            continue;
-        session->files.at->pinned = true;
-        list_for_each(w, &session->queue.ops) {
-            const struct op *op = container_of(w, struct op, node);
-
-            if (op->from)
-                op->from->pinned = true;
-            if (op->to)
-                op->to->pinned = true;
-        }
-    }
+    sessions->pin(tree);
     for (struct list *at = tree->snapshots.prev; at != &tree->snapshots; at = next) {
         struct snapshot *snapshot = container_of(at, struct snapshot, in_tree);
 
@@ -452,7 +439,6 @@ void snapshot_tree_text(struct snapshot_tree *tree, struct buf *to) {
     buf_add_text(to, "{\"snapshots\": [");
     list_for_each(at, &tree->snapshots) {
         struct snapshot *snapshot = container_of(at, struct snapshot, in_tree);
-        const char *comma = "";
         struct snapshot_facts facts;
 
         if (!is_shown(snapshot))
@@ -461,16 +447,7 @@ void snapshot_tree_text(struct snapshot_tree *tree, struct buf *to) {
         buf_printf(to, "%s{", between);
         snapshot_facts_text(&facts, to);
         buf_add_text(to, ", \"sandboxes\": [");
-        list_for_each(s, &snapshot->engine->sessions) {
-            struct session *session = container_of(s, struct session, node);
-
-            if (session->files.tree != tree ||
-                snapshot_nearest_visible(session->files.at) != snapshot ||
-                session->state == SESSION_CLOSING || session->is_dry_run)
-                continue;
-            buf_printf(to, "%s\"%s\"", comma, session->name);
-            comma = ", ";
-        }
+        sessions->list(snapshot, to);
         buf_add_text(to, "]}");
         between = ", ";
     }

@@ -30,6 +30,18 @@ struct snapshot *snapshot_nearest_owned(struct snapshot *
         snapshot); /* that one, or what it lies on if it is nobody's any more and has nothing of its
                       own: one more of those with each round of states would be kept for nothing */
 
+/* What sessions tell of the snapshots that they use; they are a module above this one. */
+struct snapshot_sessions {
+    /* A session compares with that state: it is its last commit's. */
+    bool (*is_committed)(const struct snapshot *snapshot);
+    /* Marks the states of a tree that sessions stand on, or that their operations need. */
+    void (*pin)(struct snapshot_tree *tree);
+    /* Appends the names of the sessions that stand, for users, on that state, as JSON strings. */
+    void (*list)(struct snapshot *snapshot, struct buf *to);
+};
+
+void snapshot_set_sessions(const struct snapshot_sessions *sessions); /* once, at the start */
+
 /* Merges a long chain of layers in the background. `done` is called once if that begins. */
 void snapshot_compact_later(struct snapshot *snapshot, struct profile *profile,
     void (*done)(struct engine *engine, struct snapshot *snapshot));
