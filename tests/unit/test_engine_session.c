@@ -11,6 +11,7 @@
 #include "engine/core/context.h"
 #include "engine/session/op.h"
 #include "engine/session/session.h"
+#include "engine/session/session_files.h"
 
 static struct engine engine;
 static struct policy policy;
@@ -44,6 +45,7 @@ static struct session *begin(void) {
     for (size_t i = 0; i < ARRAY_SIZE(engine.sessions_by); i++)
         list_init(&engine.sessions_by[i]);
     ASSERT_OK(loop_new(&engine.loop));
+    snapshot_set_sessions(&session_files_users);
     op_set_classes(classes, ARRAY_SIZE(classes));
     struct session *session = session_new(&engine, &profile, NULL, "one", NULL, NULL, &error);
     ASSERT_NOT_NULL(session);

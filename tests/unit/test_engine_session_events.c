@@ -18,6 +18,7 @@
 #include "engine/core/context.h"
 #include "engine/session/op.h"
 #include "engine/session/session.h"
+#include "engine/session/session_files.h"
 #include "engine/session/session_events.h"
 
 #define MAX_TOLD 16
@@ -125,6 +126,7 @@ static struct session *begin(void) {
     client.fd = client.source.fd = ends[0];
     client_end = ends[1];
     sender_init(&client.sender, engine.loop, &client.source, NULL);
+    snapshot_set_sessions(&session_files_users);
     op_set_classes(classes, ARRAY_SIZE(classes));
     struct session *session =
         session_new(&engine, &profile, &client, "observed", NULL, NULL, &error);
