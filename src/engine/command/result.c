@@ -306,7 +306,7 @@ void result_forget_client(const struct client *client) {
 /* ---- the tally of the network gateway ---- */
 
 static bool has_gateway(const struct run *run) {
-    return run->profile && run->profile->plan->flags & PLAN_NET_ALLOW;
+    return run->profile && run->profile->policy->net == POLICY_NET_ALLOW;
 }
 
 uint64_t run_tally_end(struct run *run) {
