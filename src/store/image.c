@@ -17,7 +17,9 @@
 #include "base/error.h"
 #include "store/confine.h"
 #include "store/fault.h"
+#include "store/image_config.h"
 #include "store/layer.h"
+#include "store/layer_turns.h"
 #include "store/parser_process.h"
 
 #define BAR_TICK_NS 100000000
@@ -65,7 +67,7 @@ static void bar_clear(const struct bar *bar) {
 
 struct child {
     const struct import_options *options;
-    int store, work, archive;
+    int store, work, archive, turns;
     struct image_plan plan;
     struct stack below;              /* the topmost first */
     char chain[LAYER_ID_LENGTH + 1]; /* of the layers so far, as OCI counts */
@@ -150,7 +152,7 @@ static int check_digests(struct child *child, size_t i, const struct unpacked *u
             "layer %zu (%s) has the digest %.16s..., not %.16s...: the archive is damaged; the "
             "image is refused",
             i + 1, files_printable(child->plan.members[i]), unpacked->packed, packed);
-    if (strcmp(diff_id, unpacked->diff_id) != 0)
+    if (diff_id[0] && strcmp(diff_id, unpacked->diff_id) != 0)
         return error_set(child->error, ROLLBOX_ERR_INVALID_ARGUMENT, EBADMSG, "import",
             "layer %zu (%s) unpacks to the digest %.16s..., not %.16s... as its configuration "
             "says; the image is refused",
@@ -158,38 +160,96 @@ static int check_digests(struct child *child, size_t i, const struct unpacked *u
     return 0;
 }
 
+bool image_layers_known(
+    int store, char *const *diff_ids, size_t n, char (*ret_ids)[LAYER_ID_LENGTH + 1]) {
+    char chain[LAYER_ID_LENGTH + 1] = "", dependent[LAYER_ID_LENGTH + 1];
+    bool all = true;
+
+    for (size_t i = 0; i < n; i++) {
+        extend_chain(chain, diff_ids[i]);
+        dependent_id(chain, dependent);
+        const char *id = diff_ids[i];
+        int known = open_known(store, id);
+        if (known < 0) {
+            id = dependent;
+            known = open_known(store, id);
+        }
+        if (known >= 0)
+            close(known);
+        memcpy(ret_ids[i], known >= 0 ? id : "", known >= 0 ? LAYER_ID_LENGTH + 1 : 1);
+        all = all && known >= 0;
+    }
+    return all;
+}
+
+/* Waits while others import the image's layers, unless the store has them all. */
+static int wait_for_turns(struct child *child) {
+    size_t n = child->plan.n_layers;
+    auto_free char(*ids)[LAYER_ID_LENGTH + 1] = calloc(n + 1, sizeof *ids);
+
+    if (!ids)
+        return error_set(
+            child->error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "import", "out of memory");
+    if (image_layers_known(child->store, child->plan.diff_ids, n, ids))
+        return 0;
+    int r = layer_turns_take(child->turns, child->plan.diff_ids, n);
+    return r < 0 ? error_set(child->error, error_code_of(-r, ROLLBOX_ERR_IO), -r, "import",
+                       "cannot lock the image's layers: %s", strerror(-r))
+                 : 0;
+}
+
+/* A layer that the store has: it goes on top of the stack as it is. */
+static int take_known(struct child *child, int take_fd, const char *id, const char *diff_id) {
+    int r = push_fd(child, take_fd);
+
+    return r < 0 ? r : report_layer(child, id, diff_id, "");
+}
+
+static int make_layer_root(struct child *child, size_t i, char directory[24]) {
+    char path[32];
+
+    snprintf(directory, 24, "L%zu", i);
+    snprintf(path, sizeof path, "%.23s/fs", directory);
+    const bool made =
+        mkdirat(child->work, directory, 0700) == 0 && mkdirat(child->work, path, 0700) == 0;
+    int root =
+        made ? openat(child->work, path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC) : -1;
+    return root < 0 ? error_set(child->error, error_code_of(errno, ROLLBOX_ERR_IO), errno, "import",
+                          "cannot write to the store: %s", strerror(errno))
+                    : root;
+}
+
 static int do_layer(struct child *child, struct image_source *source, size_t i) {
-    const char *diff_id = child->plan.diff_ids[i];
-    char chain[LAYER_ID_LENGTH + 1], dependent[LAYER_ID_LENGTH + 1], directory[24], path[32];
+    const char *diff_id = child->plan.diff_ids[i], *id = diff_id;
+    char dependent[LAYER_ID_LENGTH + 1] = "", directory[24];
     struct unpacked unpacked;
     struct names names;
+    int known = -ENOENT;
 
-    memcpy(chain, child->chain, sizeof chain);
-    extend_chain(child->chain, diff_id);
-    dependent_id(child->chain, dependent);
-    const char *id = diff_id;
-    int known = open_known(child->store, id);
-    if (known < 0) {
-        id = dependent;
+    if (child->plan.ids && child->plan.ids[i][0]) {
+        id = child->plan.ids[i];
+        extend_chain(child->chain, id);
         known = open_known(child->store, id);
+        return known < 0 ? error_set(child->error, ROLLBOX_ERR_NOT_FOUND, ENOENT, "import",
+                               "layer %.12s is not in the store", id)
+                         : take_known(child, known, id, id);
+    }
+    if (diff_id[0]) {
+        extend_chain(child->chain, diff_id);
+        dependent_id(child->chain, dependent);
+        known = open_known(child->store, id);
+        if (known < 0)
+            known = open_known(child->store, id = dependent);
     }
     if (known >= 0) {
         if (source->progress)
             source->progress(
                 source->progress_context, image_source_size(source, child->plan.members[i]));
-        int r = push_fd(child, known);
-        return r < 0 ? r : report_layer(child, id, diff_id, "");
+        return take_known(child, known, id, diff_id);
     }
-    snprintf(directory, sizeof directory, "L%zu", i);
-    snprintf(path, sizeof path, "%s/fs", directory);
-    if (mkdirat(child->work, directory, 0700) < 0 || mkdirat(child->work, path, 0700) < 0)
-        return error_set(child->error, error_code_of(errno, ROLLBOX_ERR_IO), errno, "import",
-            "cannot write to the store: %s", strerror(errno));
-    auto_close int root =
-        openat(child->work, path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    auto_close int root = make_layer_root(child, i, directory);
     if (root < 0)
-        return error_set(child->error, ROLLBOX_ERR_IO, errno, "import",
-            "cannot write to the store: %s", strerror(errno));
+        return root;
     int r = unpack_layer(source, child->plan.members[i], root, &child->below,
         &child->options->limits, &child->totals, &unpacked, child->error);
     if (r == 0)
@@ -197,6 +257,11 @@ static int do_layer(struct child *child, struct image_source *source, size_t i) 
     if (r < 0)
         return r;
     fault_point(FAULT_layer_unpacked);
+    if (!diff_id[0]) {
+        diff_id = unpacked.diff_id;
+        extend_chain(child->chain, diff_id);
+        dependent_id(child->chain, dependent);
+    }
     /* A layer without changes is left out, because an overlay has a limited number of layers. */
     if (names_read(root, &names) == 0 && names.n == 0 &&
         (child->below.n || i + 1 < child->plan.n_layers))
@@ -231,7 +296,13 @@ static int read_archive(struct child *child, json_t **ret_report) {
     if (r < 0)
         return r;
     fault_point(FAULT_archive_listed);
-    r = oci_manifest_choose(&source, child->options->tag, &child->plan, child->error);
+    if (child->options->plan) {
+        child->plan = *child->options->plan;
+    } else {
+        r = oci_manifest_choose(&source, &child->options->choice, &child->plan, child->error);
+        if (r == 0)
+            r = wait_for_turns(child);
+    }
     size_t n = child->plan.n_layers;
     child->layers = json_array();
     child->below.fds = calloc(n + 1, sizeof *child->below.fds);
@@ -300,41 +371,6 @@ static int take_layer(const struct work *work, const json_t *row, int *ret_lock,
     *ret_meta = meta;
     *ret_new = true;
     return r;
-}
-
-/* The image's configuration for programs. */
-static int fill_config(
-    const json_t *config, struct manifest *manifest, struct rollbox_error *error) {
-    const json_t *run = json_object_get(config, "config");
-    const char *cwd = json_string_value(json_object_get(run, "WorkingDir")),
-               *user = json_string_value(json_object_get(run, "User")),
-               *architecture = json_string_value(json_object_get(config, "architecture"));
-    json_t *env = json_array(), *variable;
-    size_t i;
-
-    json_array_foreach(json_object_get(run, "Env"), i, variable) {
-        const char *text = json_string_value(variable);
-
-        if (text && text[0] != '=' && strchr(text, '='))
-            json_array_append(env, variable);
-    }
-    int r = manifest_strings(env, &manifest->env);
-    json_decref(env);
-    if (r == 0)
-        r = manifest_strings(json_object_get(run, "Entrypoint"), &manifest->entrypoint);
-    if (r == 0)
-        r = manifest_strings(json_object_get(run, "Cmd"), &manifest->cmd);
-    manifest->user = strdup(user ? user : "");
-    manifest->architecture = strdup(architecture ? architecture : "");
-    const bool needs_slash = cwd && cwd[0] && cwd[0] != '/';
-    if (asprintf(&manifest->cwd, "%s%s", text_if(needs_slash, "/"), text_or(cwd, "")) < 0)
-        manifest->cwd = NULL;
-    if (r == -EINVAL)
-        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "import",
-            "the image's configuration has no valid Env, Entrypoint or Cmd");
-    return r < 0 || !manifest->user || !manifest->cwd || !manifest->architecture
-               ? error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "import", "out of memory")
-               : 0;
 }
 
 static void add_note(json_t *notes, json_int_t count, const char *text) {
@@ -419,7 +455,11 @@ static int publish_import(const struct work *work, const struct import_options *
         files += meta.tree.files;
     }
     if (r == 0)
-        r = fill_config(json_object_get(report, "config"), &manifest, error);
+        r = image_config_fill(json_object_get(report, "config"), &manifest, error);
+    manifest.reference = strdup(text_or(options->reference, ""));
+    manifest.digest = strdup(text_or(options->digest, ""));
+    if (r == 0 && (!manifest.reference || !manifest.digest))
+        r = error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "import", "out of memory");
     if (r == 0)
         r = layer_publish_manifest(work, &manifest, error);
     if (r == 0) {
@@ -446,18 +486,26 @@ int image_import(int store, const struct import_options *options, json_t **ret_j
             "letter or digit",
             options->name);
     struct stat st;
-    auto_close int archive = files_open_archive(options->path, &st, error);
-    if (archive < 0)
-        return archive;
-    if (!S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode))
+    auto_close int opened = -EBADF;
+    if (options->archive < 0) {
+        opened = files_open_archive(options->path, &st, error);
+        if (opened < 0)
+            return opened;
+    }
+    child.archive = options->archive < 0 ? opened : options->archive;
+    if (options->archive < 0 && !S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode))
         return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "import",
             "%s is neither a file nor a directory; write the archive to a file first",
             files_printable(options->path));
+    auto_close int turns = options->turns < 0 ? layer_turns_open(store) : -EBADF;
+    child.turns = options->turns < 0 ? turns : options->turns;
+    if (child.turns < 0)
+        return error_set(error, error_code_of(-turns, ROLLBOX_ERR_IO), -turns, "import",
+            "cannot write to the store: %s", strerror(-turns));
     int r = work_begin(store, &work, error);
     if (r < 0)
         return r;
     child.work = work.fd;
-    child.archive = archive;
     r = parser_process_start(read_in_child, &child, &worker, &report, error);
     if (r == 0)
         r = publish_import(&work, options, report, ret_json, error);

@@ -16,31 +16,49 @@
 #include <rollbox/rollbox.h>
 
 #include "base/buf.h"
+#include "store/image_platform.h"
 #include "store/image_source.h"
+#include "store/manifest.h"
 #include "store/unpack.h"
 
 /* The description of an image in an archive. */
 struct image_plan {
     size_t n_layers;
-    char **members; /* bottom first */
-    char **packed;  /* the required digest of the member; "": unknown */
-    char **diff_ids;
-    json_t *config; /* the image's configuration */
+    char **members;  /* bottom first */
+    char **packed;   /* the required digest of the member; "": unknown */
+    char **diff_ids; /* "": unknown until it is unpacked */
+    char **ids;      /* layers of the store by id, "" for a member; NULL: all are members */
+    json_t *config;  /* the image's configuration */
 };
 
-/* `tag` NULL: the only one, or the only one for this machine. */
-int oci_manifest_choose(struct image_source *source, const char *tag, struct image_plan *ret_plan,
-    struct rollbox_error *error);
+/* Which image of an archive. */
+struct image_choice {
+    const char *tag;      /* NULL: the only one, or the only one for the platform */
+    const char *manifest; /* the digest of its manifest, a blob of an OCI layout; NULL: the index
+                             names it */
+    struct image_platform platform;
+};
+
+int oci_manifest_choose(struct image_source *source, const struct image_choice *choice,
+    struct image_plan *ret_plan, struct rollbox_error *error);
 void image_plan_done(struct image_plan *plan);
 
-/* "amd64", "arm64": this machine in the words of images. */
-const char *image_architecture(void);
-
 struct import_options {
-    const char *name, *path, *tag;
+    const char *name, *path;
+    struct image_choice choice;
+    const struct image_plan *plan; /* NULL: as the archive says */
     struct unpack_limits limits;
     bool progress; /* a bar on standard error */
+    /* Of an image from a registry, for its manifest; else NULL. */
+    const char *reference, *digest;
+    int archive; /* -EBADF: `path` is opened; else it only names the archive. Borrowed */
+    int turns;   /* -EBADF: opened here; else the caller has turns already. Borrowed */
 };
+
+/* Which layers of an image the store has, undamaged: ret_ids[i] is layer i's id there, or "". True
+ * if all are there. */
+bool image_layers_known(
+    int store, char *const *diff_ids, size_t n, char (*ret_ids)[LAYER_ID_LENGTH + 1]);
 
 /* *ret_json: {"name", "layers", "new_layers", "bytes", "files", "architecture", "notes",
  * "isolation"}. */

@@ -33,6 +33,7 @@
 #include "store/fault.h"
 #include "store/files.h"
 #include "store/image.h"
+#include "store/image_make.h"
 #include "store/job.h"
 #include "store/maintenance.h"
 #include "store/layer.h"
@@ -43,7 +44,7 @@
 #define EXIT_DAMAGE 1
 
 struct arguments {
-    const char *program, *store, *name, *tag, *part, *operand, *socket, *policy;
+    const char *program, *store, *name, *tag, *part, *operand, *socket, *policy, *platform;
     struct unpack_limits limits;
     bool json, no_progress, trusts, drops, quiet;
 };
@@ -99,11 +100,27 @@ static int needs_name(const struct arguments *arguments, struct rollbox_error *e
 
 static int call_import(
     int store, const struct arguments *arguments, json_t **ret_json, struct rollbox_error *error) {
-    struct import_options options = { arguments->name, arguments->operand, arguments->tag,
-        arguments->limits, !arguments->no_progress && isatty(STDERR_FILENO) };
+    struct import_options options = { .name = arguments->name,
+        .path = arguments->operand,
+        .choice.tag = arguments->tag,
+        .limits = arguments->limits,
+        .progress = !arguments->no_progress && isatty(STDERR_FILENO),
+        .archive = -EBADF,
+        .turns = -EBADF };
     int r = needs_name(arguments, error);
 
+    if (r == 0)
+        r = image_platform_parse(arguments->platform, &options.choice.platform, error);
     return r < 0 ? r : image_import(store, &options, ret_json, error);
+}
+
+static int call_make_image(
+    int store, const struct arguments *arguments, json_t **ret_json, struct rollbox_error *error) {
+    int r = needs_name(arguments, error);
+
+    return r < 0 ? r
+                 : image_make(store, STDIN_FILENO, arguments->name, arguments->operand,
+                       &arguments->limits, ret_json, error);
 }
 
 static void print_import(const json_t *json) {
@@ -471,6 +488,9 @@ static const struct command commands[] = {
     { "import", "PATH",
         "import an image: an OCI layout, or a tar of one or of docker save; --name NAME", true,
         true, call_import, print_import },
+    { "make-image", "DIRECTORY",
+        "make an image of the job on standard input, and tar files in DIRECTORY; --name NAME", true,
+        true, call_make_image, print_import },
     { "import-snapshot", "FILE", "import an exported snapshot or sandbox; --name NAME", true, true,
         call_import_snapshot, print_import },
     { "ls", NULL, "list images and snapshots", true, true, call_list, print_list },
@@ -564,6 +584,8 @@ static int set_option(
         arguments->name = value;
     else if (strcmp(name, "tag-of-archive") == 0)
         arguments->tag = value;
+    else if (strcmp(name, "platform") == 0)
+        arguments->platform = value;
     else if (strcmp(name, "part") == 0)
         arguments->part = value;
     else if (strcmp(name, "socket") == 0)

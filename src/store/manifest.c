@@ -126,7 +126,8 @@ static int places_check(const json_t *places) {
 static int read_keys(const json_t *root, struct manifest *manifest, const char **ret_bad) {
     const char *kind = manifest->kind == MANIFEST_IMAGE ? "image" : "snapshot";
     const char *said = json_string_value(json_object_get(root, "kind"));
-    const json_t *config = json_object_get(root, "config");
+    const json_t *config = json_object_get(root, "config"),
+                 *source = json_object_get(root, "source");
     json_t *places = json_object_get(root, "places");
     int r;
 
@@ -174,6 +175,19 @@ static int read_keys(const json_t *root, struct manifest *manifest, const char *
         r = text_of(config, "user", &manifest->user);
     if (r == 0)
         r = text_of(config, "architecture", &manifest->architecture);
+    if (r < 0)
+        return r;
+    *ret_bad = "oci";
+    json_t *oci = json_object_get(root, "oci");
+    if (oci && !json_is_object(oci))
+        return -EINVAL;
+    manifest->oci = json_incref(oci);
+    *ret_bad = "source";
+    r = text_of(source, "reference", &manifest->reference);
+    if (r == 0)
+        r = text_of(source, "digest", &manifest->digest);
+    if (r == 0 && manifest->digest[0] && !layer_id_ok(manifest->digest))
+        r = -EINVAL;
     if (r < 0)
         return r;
     *ret_bad = "places";
@@ -238,6 +252,11 @@ char *manifest_text(const struct manifest *manifest) {
                              array_of(manifest->entrypoint), "cmd", array_of(manifest->cmd),
                              "architecture", manifest->architecture ? manifest->architecture : "")
                        : json_pack("{s:O}", "places", manifest->places);
+    if (more && manifest->oci)
+        json_object_set(more, "oci", manifest->oci);
+    if (more && manifest->digest && manifest->digest[0])
+        json_object_set_new(more, "source",
+            json_pack("{s:s, s:s}", "reference", manifest->reference, "digest", manifest->digest));
     char *text =
         more && json_object_update(root, more) == 0 ? json_dumps(root, JSON_COMPACT) : NULL;
 
@@ -255,6 +274,9 @@ void manifest_done(struct manifest *manifest) {
     free(manifest->cwd);
     free(manifest->user);
     free(manifest->architecture);
+    free(manifest->reference);
+    free(manifest->digest);
+    json_decref(manifest->oci);
     json_decref(manifest->places);
     *manifest = (struct manifest){ 0 };
 }

@@ -32,6 +32,10 @@ struct manifest {
     char **env; /* K=V */
     char *cwd, *user, *architecture;
     char **entrypoint, **cmd;
+    json_t
+        *oci; /* images: the OCI configuration that these are of, without rootfs; NULL: unknown */
+    char *reference, *digest; /* of an image from a registry: its name there, and the digest of its
+                                 manifest (64 hex digits); else empty */
     /* Snapshots: the array of {"part", "path", "kind"}; NULL for images. */
     json_t *places;
 };

@@ -4,25 +4,15 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/utsname.h>
 
 #include "base/cleanup.h"
 #include "base/error.h"
+#include "base/text.h"
 #include "store/files.h"
 #include "store/image.h"
 #include "store/manifest.h"
 
 #define MAX_INDEXES 4 /* one in another */
-
-const char *image_architecture(void) {
-    static struct utsname machine;
-
-    if (uname(&machine) < 0)
-        return "unknown";
-    return strcmp(machine.machine, "x86_64") == 0    ? "amd64"
-           : strcmp(machine.machine, "aarch64") == 0 ? "arm64"
-                                                     : machine.machine;
-}
 
 static int out_of_memory(struct rollbox_error *error) {
     return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "import", "out of memory");
@@ -93,6 +83,7 @@ void image_plan_done(struct image_plan *plan) {
     manifest_strings_free(plan->members);
     manifest_strings_free(plan->packed);
     manifest_strings_free(plan->diff_ids);
+    manifest_strings_free(plan->ids);
     json_decref(plan->config);
     *plan = (struct image_plan){ 0 };
 }
@@ -150,16 +141,8 @@ static bool has_tag(const json_t *descriptor, const char *tag) {
 }
 
 /* An image without a platform fits every one. Attestations are for "unknown". */
-static bool is_for_us(const json_t *descriptor) {
-    const json_t *platform = json_object_get(descriptor, "platform");
-    const char *os = text_of(platform, "os"), *architecture = text_of(platform, "architecture");
-
-    return !platform || ((!os || strcmp(os, "linux") == 0) &&
-                            (!architecture || strcmp(architecture, image_architecture()) == 0));
-}
-
-static int choose_descriptor(
-    const json_t *index, const char *tag, json_t **ret_descriptor, struct rollbox_error *error) {
+static int choose_descriptor(const json_t *index, const char *tag,
+    const struct image_platform *platform, json_t **ret_descriptor, struct rollbox_error *error) {
     const json_t *manifests = json_object_get(index, "manifests");
     auto_buf struct buf there = BUF_INIT;
     json_t *descriptor, *chosen = NULL;
@@ -170,19 +153,18 @@ static int choose_descriptor(
     json_array_foreach(manifests, i, descriptor) {
         const char *ref = text_of(
             json_object_get(descriptor, "annotations"), "org.opencontainers.image.ref.name");
-        const json_t *platform = json_object_get(descriptor, "platform");
+        const json_t *described = json_object_get(descriptor, "platform");
 
         if (there.length < 400) {
             buf_add_text(&there, there.length ? ", " : "");
             buf_add_text(&there, ref ? files_printable(ref) : "untagged");
-            buf_add_text(&there, platform ? " for " : "");
-            if (platform && text_of(platform, "architecture"))
-                buf_add_text(&there, files_printable(text_of(platform, "architecture")));
+            buf_add_text(&there, described ? " for " : "");
+            image_platform_add(&there, described);
         }
         if (tag && !has_tag(descriptor, tag))
             continue;
         n_tagged++;
-        if (!is_for_us(descriptor))
+        if (!image_platform_fits(platform, described))
             continue;
         chosen = n++ ? chosen : descriptor;
     }
@@ -196,7 +178,8 @@ static int choose_descriptor(
             there.data ? there.data : "none");
     if (!n)
         return error_set(error, ROLLBOX_ERR_NOT_FOUND, ENOENT, "import",
-            "the archive has no image for linux/%s; it has: %s", image_architecture(),
+            "the archive has no image for %s/%s%s%s; it has: %s", platform->os,
+            platform->architecture, text_if(platform->variant[0], "/"), platform->variant,
             there.data ? there.data : "none");
     return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "import",
         "the archive has several images: %s; choose one with --tag-of-archive",
@@ -229,15 +212,16 @@ static int plan_oci_manifest(struct image_source *source, const json_t *manifest
     return 0;
 }
 
-static int plan_oci(struct image_source *source, const char *tag, struct image_plan *plan,
-    struct rollbox_error *error) {
+static int plan_oci(struct image_source *source, const struct image_choice *choice,
+    struct image_plan *plan, struct rollbox_error *error) {
     json_t *index = NULL;
     int r = read_json(source, "index.json", NULL, &index, error);
 
     for (int depth = 0; r == 0; depth++) {
         json_t *descriptor = NULL, *next = NULL;
 
-        r = choose_descriptor(index, depth ? NULL : tag, &descriptor, error);
+        r = choose_descriptor(
+            index, depth ? NULL : choice->tag, &choice->platform, &descriptor, error);
         if (r == 0)
             r = read_blob(source, descriptor, &next, error);
         bool more = r == 0 && (is_index(descriptor) || is_index(next) ||
@@ -337,15 +321,32 @@ static int plan_docker(struct image_source *source, const char *tag, struct imag
     return r;
 }
 
-int oci_manifest_choose(struct image_source *source, const char *tag, struct image_plan *ret_plan,
+/* The image of a manifest that the caller has chosen. */
+static int plan_known(struct image_source *source, const char *hex, struct image_plan *plan,
     struct rollbox_error *error) {
+    auto_buf struct buf name = BUF_INIT;
+    json_t *manifest = NULL;
+
+    buf_printf(&name, "blobs/sha256/%s", hex);
+    int r = buf_failed(&name) ? out_of_memory(error)
+                              : read_json(source, name.data, hex, &manifest, error);
+    if (r == 0)
+        r = plan_oci_manifest(source, manifest, plan, error);
+    json_decref(manifest);
+    return r;
+}
+
+int oci_manifest_choose(struct image_source *source, const struct image_choice *choice,
+    struct image_plan *ret_plan, struct rollbox_error *error) {
     struct image_plan plan = { 0 };
     int r;
 
-    if (image_source_has(source, "index.json"))
-        r = plan_oci(source, tag, &plan, error);
+    if (choice->manifest)
+        r = plan_known(source, choice->manifest, &plan, error);
+    else if (image_source_has(source, "index.json"))
+        r = plan_oci(source, choice, &plan, error);
     else if (image_source_has(source, "manifest.json"))
-        r = plan_docker(source, tag, &plan, error);
+        r = plan_docker(source, choice->tag, &plan, error);
     else
         return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "import",
             "this is not an image archive: it has neither index.json (OCI layout) nor "

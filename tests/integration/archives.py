@@ -49,6 +49,9 @@ def digest(data):
     return "sha256:" + hashlib.sha256(data).hexdigest()
 
 
+BASE_CONFIG = {"os": "linux", "architecture": ARCHITECTURE, "config": {}}
+
+
 def configuration(layers, **more):
     config = {"Env": ["PATH=/bin", "NAME=value"], "Cmd": ["/bin/sh"], "Entrypoint": ["/bin/env"], "WorkingDir": "/data", "User": "1000:1000"}
     return {"os": "linux", "architecture": ARCHITECTURE, "config": config, "rootfs": {"type": "layers", "diff_ids": [digest(data) for data in layers]}, **more}

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from archives import busybox, entry, layer, merged, oci_blobs, write_oci
+from harness import binaries
 
 
 class Store:
@@ -50,6 +51,11 @@ class Store:
     def bring(self, name, *layers, **options):
         """Imports an image of these layers."""
         return self.json("image", "import", "--name", name, self.archive(oci_blobs(layers, **options)))
+
+    def program(self, *arguments, **options):
+        """A job of rollbox-store, with --json."""
+        env = self.caller.environment(ROLLBOX_STORE=str(self.path), **options.pop("env", {}))
+        return self.caller.call(binaries() / "rollbox-store", *arguments, "--json", env=env, **options)
 
     def archive(self, blobs):
         path = write_oci(self.home / "image.tar", blobs)
