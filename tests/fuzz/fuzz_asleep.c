@@ -49,9 +49,9 @@ static void settle(struct engine *engine, const json_t *record) {
     }
     list_init(&session.commands.ended);
     list_init(&session.observers);
-    list_init(&engine->finished);
-    for (size_t i = 0; i < ARRAY_SIZE(engine->finished_by); i++)
-        list_init(&engine->finished_by[i]);
+    list_init(&engine->results.all);
+    for (size_t i = 0; i < ARRAY_SIZE(engine->results.by_operation); i++)
+        list_init(&engine->results.by_operation[i]);
     hibernate_settle(&session, record);
     list_for_each(node, &session.commands.ended) {
         struct ended *ended = container_of(node, struct ended, node);
@@ -82,7 +82,7 @@ static void read_record(const json_t *record) {
     char **environment;
     size_t length;
 
-    list_init(&engine.sessions);
+    list_init(&engine.sessions.all);
     for (size_t i = 0; i < LAYERS; i++)
         *layers[i] = (struct layer){ .references = 1, .fd = -EBADF };
     if (hibernate_family(&engine, record, layers, LAYERS, images, IMAGES, NULL, &tree, &at,

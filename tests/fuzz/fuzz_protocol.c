@@ -46,21 +46,21 @@ static void check(bool holds) {
 }
 
 static void start(void) {
-    struct list *lists[] = { &engine.clients, &engine.profiles, &engine.boxes, &engine.runs,
-        &engine.turns, &engine.finished, &engine.sessions, &engine.streams, &engine.drains,
-        &engine.copies };
+    struct list *lists[] = { &engine.server.clients, &engine.profiles.all, &engine.boxes.all,
+        &engine.runs.all, &engine.runs.turns, &engine.results.all, &engine.sessions.all,
+        &engine.outputs.streams, &engine.outputs.drains, &engine.copies };
     struct rollbox_error error;
 
     for (size_t i = 0; i < ARRAY_SIZE(lists); i++)
         list_init(lists[i]);
-    for (size_t i = 0; i < ARRAY_SIZE(engine.sessions_by); i++)
-        list_init(&engine.sessions_by[i]);
-    for (size_t i = 0; i < ARRAY_SIZE(engine.finished_by); i++)
-        list_init(&engine.finished_by[i]);
-    engine.listen_fd = engine.signal_fd = engine.lock_fd = -EBADF;
-    engine.init_path = "/bin/true";
-    engine.max_files = 64 * (16);
-    engine.max_finished_fds = 16;
+    for (size_t i = 0; i < ARRAY_SIZE(engine.sessions.by_name); i++)
+        list_init(&engine.sessions.by_name[i]);
+    for (size_t i = 0; i < ARRAY_SIZE(engine.results.by_operation); i++)
+        list_init(&engine.results.by_operation[i]);
+    engine.server.listen_fd = engine.server.signal_fd = engine.server.lock_fd = -EBADF;
+    engine.programs.init = "/bin/true";
+    engine.files.most = 64 * (16);
+    engine.results.max_fds = 16;
     engine.null_fd = open("/dev/null", O_RDWR | O_CLOEXEC);
     features_quick(&engine.features);
     engine.features.cgroup_v1 = engine.features.cgroup_v2 = false;
@@ -102,7 +102,7 @@ static struct client *connect_client(int *ret_fd) {
     check(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) == 0 &&
           client_new(&engine, pair[1]) == 0);
     *ret_fd = pair[0];
-    return container_of(engine.clients.prev, struct client, node);
+    return container_of(engine.server.clients.prev, struct client, node);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
@@ -114,8 +114,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         start();
     if (!size)
         return 0;
-    engine.memory_budget = data[0] & 1 ? 0 : 1;
-    engine.n_running = data[0] & 1 ? 0 : 1;
+    engine.runs.memory_budget = data[0] & 1 ? 0 : 1;
+    engine.runs.n_running = data[0] & 1 ? 0 : 1;
     for (size_t i = 0; i < 2; i++) {
         clients[i] = connect_client(&fds[i]);
         clients[i]->greeted = data[0] & 2;
@@ -156,11 +156,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         close(fds[i]);
     }
     loop_run_tasks(engine.loop);
-    check(list_empty(&engine.clients) && list_empty(&engine.turns) && !engine.n_queued &&
-          !engine.memory_reserved && !profile->n_running);
-    list_for_each(node, &engine.profiles)
+    check(list_empty(&engine.server.clients) && list_empty(&engine.runs.turns) &&
+          !engine.runs.n_queued && !engine.runs.memory_reserved && !profile->n_running);
+    list_for_each(node, &engine.profiles.all)
         if (container_of(node, struct profile, node) != profile)
             profile_free(container_of(node, struct profile, node));
-    check(!engine.n_boxes);
+    check(!engine.boxes.n);
     return 0;
 }

@@ -107,11 +107,11 @@ static void on_tidy(struct loop_timer *timer) {
 /* The loop ends when the box is freed, as that of an engine which stops. */
 static void begin(void) {
     engine.hooks = (struct engine_hooks){ .room_freed = nothing, .make_room = nothing };
-    engine.tidy.callback = on_tidy;
-    engine.max_files = engine.open_files = 1024;
+    engine.boxes.tidy.callback = on_tidy;
+    engine.files.most = engine.files.limit = 1024;
     engine.stopping = true;
-    list_init(&engine.boxes);
-    list_init(&engine.runs);
+    list_init(&engine.boxes.all);
+    list_init(&engine.runs.all);
     ASSERT_OK(loop_new(&engine.loop));
     ASSERT_OK(cgroup_root_open(&engine.features, CGROUP_LIMITS, &engine.cgroups));
     profile.engine = &engine;
@@ -167,9 +167,9 @@ static void report_exited(void) {
 /* Until the box is freed. */
 static void run(void) {
     ASSERT_OK(loop_run(engine.loop));
-    ASSERT_EQ(engine.n_boxes, 0);
-    ASSERT_EQ(engine.files, 0);
-    ASSERT_TRUE(list_empty(&engine.boxes));
+    ASSERT_EQ(engine.boxes.n, 0);
+    ASSERT_EQ(engine.files.used, 0);
+    ASSERT_TRUE(list_empty(&engine.boxes.all));
 }
 
 static struct loop_timer later;
@@ -277,7 +277,7 @@ TEST(box_killed_on_its_way_waits_for_the_launcher) {
     request(&ops, "run:");
     box_set_owner(box, NULL, NULL);
     box_kill(box);
-    ASSERT_EQ(engine.n_boxes, 1);
+    ASSERT_EQ(engine.boxes.n, 1);
     answer_created();
     run();
     ASSERT_STR_EQ(heard, "");

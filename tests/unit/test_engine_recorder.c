@@ -59,7 +59,7 @@ TEST(sleeping_recorder_is_woken_for_queued_messages) {
     ASSERT_OK(loop_new(&engine.loop));
     ASSERT_CALL(engine.null_fd = open("/dev/null", O_RDWR | O_CLOEXEC));
     ASSERT_OK(recorder_start(&engine, &error));
-    struct recorder *recorder = engine.recorder;
+    struct recorder *recorder = engine.record.recorder;
     /* In place of the recorder, which ends. */
     ASSERT_CALL(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends));
     ASSERT_CALL(dup2(ends[0], recorder->fd));

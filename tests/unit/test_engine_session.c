@@ -35,15 +35,16 @@ static const struct op_class create_class = { .verb = VERB_CREATE, .start = fail
 static const struct op_class pause_class = { .verb = VERB_PAUSE, .start = lose_track_at_start };
 
 static struct session *begin(void) {
-    struct list *lists[] = { &engine.clients, &engine.runs, &engine.sessions, &engine.copies,
-        &engine.finished, &engine.drains, &engine.streams, &engine.turns };
+    struct list *lists[] = { &engine.server.clients, &engine.runs.all, &engine.sessions.all,
+        &engine.copies, &engine.results.all, &engine.outputs.drains, &engine.outputs.streams,
+        &engine.runs.turns };
     static const struct op_class *const classes[] = { &create_class, &pause_class };
     struct rollbox_error error;
 
     for (size_t i = 0; i < ARRAY_SIZE(lists); i++)
         list_init(lists[i]);
-    for (size_t i = 0; i < ARRAY_SIZE(engine.sessions_by); i++)
-        list_init(&engine.sessions_by[i]);
+    for (size_t i = 0; i < ARRAY_SIZE(engine.sessions.by_name); i++)
+        list_init(&engine.sessions.by_name[i]);
     ASSERT_OK(loop_new(&engine.loop));
     snapshot_set_sessions(&session_files_users);
     op_set_classes(classes, ARRAY_SIZE(classes));
@@ -72,10 +73,10 @@ TEST(failed_create_closes_the_session_from_the_loop) {
 
     ASSERT_NOT_NULL(op);
     op_fail_with(op, ROLLBOX_ERR_INTERNAL, 0, "a failure");
-    ASSERT_EQ(engine.n_sessions, 1u);
+    ASSERT_EQ(engine.sessions.n, 1u);
     ASSERT_TRUE(session->state != SESSION_CLOSING);
     run_deferred();
-    ASSERT_EQ(engine.n_sessions, 0u);
+    ASSERT_EQ(engine.sessions.n, 0u);
 }
 
 TEST(name_of_a_failed_create_is_free_at_once) {
@@ -97,7 +98,7 @@ TEST(operation_after_a_failed_create_never_starts) {
     session_schedule(session);
     run_deferred();
     ASSERT_EQ(n_started, 1u);
-    ASSERT_EQ(engine.n_sessions, 0u);
+    ASSERT_EQ(engine.sessions.n, 0u);
 }
 
 TEST(lost_operation_closes_the_session_from_the_loop) {
@@ -107,7 +108,7 @@ TEST(lost_operation_closes_the_session_from_the_loop) {
     session_schedule(session);
     run_deferred();
     ASSERT_EQ(n_started, 1u);
-    ASSERT_EQ(engine.n_sessions, 0u);
+    ASSERT_EQ(engine.sessions.n, 0u);
 }
 
 TEST(commands_are_not_sent_while_an_operation_is_under_way) {

@@ -107,19 +107,19 @@ static const struct session_observer_ops fake_ops = {
 static const struct session_observer_ops empty_ops;
 
 static struct session *begin(void) {
-    struct list *lists[] = { &engine.clients, &engine.runs, &engine.sessions, &engine.copies,
-        &engine.finished, &engine.drains, &engine.streams, &engine.turns, &client.runs,
-        &client.sessions, &client.queue, &client.in_turns };
+    struct list *lists[] = { &engine.server.clients, &engine.runs.all, &engine.sessions.all,
+        &engine.copies, &engine.results.all, &engine.outputs.drains, &engine.outputs.streams,
+        &engine.runs.turns, &client.runs, &client.sessions, &client.queue, &client.in_turns };
     static const struct op_class *const classes[] = { &op_close_class, &op_pause_class };
     struct rollbox_error error;
     int ends[2];
 
     for (size_t i = 0; i < ARRAY_SIZE(lists); i++)
         list_init(lists[i]);
-    for (size_t i = 0; i < ARRAY_SIZE(engine.sessions_by); i++)
-        list_init(&engine.sessions_by[i]);
-    for (size_t i = 0; i < ARRAY_SIZE(engine.finished_by); i++)
-        list_init(&engine.finished_by[i]);
+    for (size_t i = 0; i < ARRAY_SIZE(engine.sessions.by_name); i++)
+        list_init(&engine.sessions.by_name[i]);
+    for (size_t i = 0; i < ARRAY_SIZE(engine.results.by_operation); i++)
+        list_init(&engine.results.by_operation[i]);
     ASSERT_OK(loop_new(&engine.loop));
     ASSERT_CALL(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends));
     client.engine = &engine;
@@ -240,7 +240,7 @@ TEST(close_is_answered_once_no_observer_delays_it) {
     expect(2, "slow", "closed, waited for");
     expect(3, "fast", "closed, waited for");
     ASSERT_FALSE(client_has_reply());
-    ASSERT_EQ(engine.n_sessions, 1u);
+    ASSERT_EQ(engine.sessions.n, 1u);
     /* Nobody is to meet it meanwhile. */
     ASSERT_NULL(session_find(&engine, "observed"));
 
@@ -253,7 +253,7 @@ TEST(close_is_answered_once_no_observer_delays_it) {
     expect(8, "slow", "release");
     expect(9, "fast", "release");
     ASSERT_TRUE(client_has_reply());
-    ASSERT_EQ(engine.n_sessions, 0u);
+    ASSERT_EQ(engine.sessions.n, 0u);
 }
 
 TEST(observer_is_asked_again_when_the_waiting_client_leaves) {

@@ -18,7 +18,7 @@ static struct snapshot_tree *tree;
 static struct snapshot *beginning;
 
 static void begin(void) {
-    list_init(&engine.sessions);
+    list_init(&engine.sessions.all);
     tree = snapshot_tree_new(&engine, &beginning);
     ASSERT_TRUE(tree);
 }

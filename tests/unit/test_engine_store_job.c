@@ -59,7 +59,7 @@ static struct store_job *start(const char *script, bool finishes_alone, int *tak
     fprintf(file, "#!/bin/sh\n%s\n", script);
     fclose(file);
     ASSERT_CALL(chmod(program, 0700));
-    engine.store_path = program;
+    engine.programs.store = program;
     ASSERT_OK(loop_new(&engine.loop));
     const struct store_job_request request = { .words = { "job", "--json" },
         .job = description,
@@ -155,7 +155,7 @@ TEST(program_that_is_not_there_calls_nothing) {
     json_t *nothing = json_object();
 
     ASSERT_OK(loop_new(&engine.loop));
-    engine.store_path = missing;
+    engine.programs.store = missing;
     ASSERT_EQ(store_job_start(&engine,
                   &(struct store_job_request){
                       .words = { "job" }, .job = nothing, .user = &user, .data = &seen },

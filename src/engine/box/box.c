@@ -58,12 +58,12 @@
     1000000 /* about sockets: some thousand; a longer query continues beside other work */
 
 static void set_files(struct box *box, unsigned files) {
-    box->engine->files += files - box->files;
+    box->engine->files.used += files - box->files;
     box->files = files;
 }
 
 static void note_asking(struct box *box, int64_t took_ns) {
-    engine_account(&box->engine->socket_poll_cost_ns, &box->sockets.poll_cost_ns, took_ns);
+    engine_account(&box->engine->boxes.poll_cost_ns, &box->sockets.poll_cost_ns, took_ns);
 }
 
 static unsigned files_of_new(const struct engine *engine) {
@@ -81,10 +81,10 @@ static unsigned open_files(void) {
 bool box_has_room(const struct engine *engine) {
     const unsigned more = files_of_new(engine);
 
-    return (engine->files + deferred_close_waiting() + more <= engine->max_files &&
-               open_files() + more + MIN(engine->open_files / 16, FILES_SPARED) <=
-                   engine->open_files) ||
-           !engine->n_boxes;
+    return (engine->files.used + deferred_close_waiting() + more <= engine->files.most &&
+               open_files() + more + MIN(engine->files.limit / 16, FILES_SPARED) <=
+                   engine->files.limit) ||
+           !engine->boxes.n;
 }
 
 void box_count_files(struct box *box) {
@@ -102,7 +102,7 @@ void box_count_files(struct box *box) {
 void box_release_spare(struct box *box) {
     /* Making another takes half a millisecond: it is kept for the next sandbox where there is room.
      */
-    if (box->engine->files > box->engine->max_files / 2) {
+    if (box->engine->files.used > box->engine->files.most / 2) {
         close_fd(&box->netns);
         close_fd(&box->file_ids.fd);
         if (box->file_ids.mounts >= 0)
@@ -191,10 +191,10 @@ static void box_free(struct box *box) {
     list_remove(&box->node);
     list_remove(&box->in_profile);
     launcher_job_cancel(&box->job);
-    engine->n_boxes--;
+    engine->boxes.n--;
     set_files(box, 0);
     free(box);
-    if (engine->stopping && !engine->n_boxes)
+    if (engine->stopping && !engine->boxes.n)
         loop_stop(engine->loop);
     else if (has_lived)
         engine->hooks.room_freed(engine);
@@ -568,10 +568,11 @@ int box_new(struct profile *profile, const struct box_config *config,
     box_set_owner(box, NULL, NULL);
     list_init(&box->in_profile);
     list_init(&box->job.node);
-    list_add_tail(&engine->boxes, &box->node);
+    list_add_tail(&engine->boxes.all, &box->node);
     set_files(box, files_of_new(engine));
-    if (!engine->n_boxes++)
-        (void)loop_timer_set(engine->loop, &engine->tidy, clock_now_ns(), engine->tidy.callback);
+    if (!engine->boxes.n++)
+        (void)loop_timer_set(
+            engine->loop, &engine->boxes.tidy, clock_now_ns(), engine->boxes.tidy.callback);
     if (config->layers) {
         box->held = TAKE_PTR(config->layers->held);
         box->release = config->layers->release;
@@ -750,7 +751,7 @@ static void ask_for(struct box *box, int64_t budget_ns) {
     else
         note_asking(box, box->sockets.asked_ns);
     box->sockets.ask_again_ns =
-        now + MAX(10 * box->sockets.asked_ns, 5 * box->engine->socket_poll_cost_ns);
+        now + MAX(10 * box->sockets.asked_ns, 5 * box->engine->boxes.poll_cost_ns);
     box->sockets.asked_ns = 0;
 }
 

@@ -113,13 +113,13 @@ struct box_sockets {
     int64_t asked_ns;          /* how long it has taken so far */
     uint64_t bytes;            /* the last answer */
     int64_t ask_again_ns;      /* not before */
-    int64_t poll_cost_ns;      /* of the last answer; counted in engine->socket_poll_cost_ns */
+    int64_t poll_cost_ns;      /* of the last answer; counted in engine->boxes.poll_cost_ns */
 };
 
 struct box {
     struct engine *engine;
     struct profile *profile; /* NULL: it is gone, and the box dies */
-    struct list node;        /* engine->boxes */
+    struct list node;        /* engine->boxes.all */
     const struct box_owner_ops *ops;
     void *owner;
     struct list in_profile;  /* profile->spares, while it is a spare */
@@ -139,7 +139,7 @@ struct box {
     struct disk_upper *upper;        /* disk_at store: its private files; a reference; else NULL */
     void *held;                      /* layers on disk that it stands on; NULL: none */
     void (*release)(void *held);
-    unsigned files;                        /* open files, counted in engine->files */
+    unsigned files;                        /* open files, counted in engine->files.used */
     bool is_layered;                       /* `disk` is to become a layer (layer.c) */
     struct files_baseline *files_baseline; /* its files before its first command (box_files.c) */
     bool served_early;                     /* files were asked for before that was made */

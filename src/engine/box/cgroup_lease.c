@@ -142,7 +142,7 @@ static int cgroup_lease_new(struct profile *profile, bool living, struct cgroup_
     slot->kind = living ? LEASE_LIVING : LEASE_ONE_RUN;
     list_init(&slot->node);
     janitor_start_soon(engine);
-    r = cgroup_slot_new(engine->cgroups, engine->next_slot++, &limits, living, &slot->cgroup);
+    r = cgroup_slot_new(engine->cgroups, engine->boxes.next_slot++, &limits, living, &slot->cgroup);
     if (r == 0)
         r = slot->n_entries = cgroup_slot_open_entries(slot->cgroup, slot->entries);
     if (r >= 0 && cgroup_slot_oom_fd(slot->cgroup) >= 0)

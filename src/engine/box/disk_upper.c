@@ -78,14 +78,15 @@ static int make_store(const struct engine *engine, char *path, struct rollbox_er
     int fds[] = { engine->null_fd, engine->null_fd, words }, status = 0;
     pid_t pid;
 
-    if (!engine->store_path)
+    if (!engine->programs.store)
         return error_set(error, ROLLBOX_ERR_ENGINE_START, ENOENT, "policy",
             "disk_at store: rollbox-store cannot be found beside the engine; is the installation "
             "complete?");
-    int r = words < 0 ? -errno : spawn_clean(engine->store_path, argv, fds, ARRAY_SIZE(fds), &pid);
+    int r =
+        words < 0 ? -errno : spawn_clean(engine->programs.store, argv, fds, ARRAY_SIZE(fds), &pid);
     if (r < 0)
         return error_set(error, error_code_of(-r, ROLLBOX_ERR_ENGINE_START), -r, "policy",
-            "%s cannot be started: %s", engine->store_path, strerror(-r));
+            "%s cannot be started: %s", engine->programs.store, strerror(-r));
     while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
         ;
     if (status == 0)
@@ -404,7 +405,7 @@ void upper_field(const struct disk_upper *upper, struct buf *message) {
 /* ---- how much there is ---- */
 
 static struct box *box_of(const struct disk_upper *upper) {
-    list_for_each(node, &upper->engine->boxes)
+    list_for_each(node, &upper->engine->boxes.all)
         if (container_of(node, struct box, node)->upper == upper)
             return container_of(node, struct box, node);
     return NULL;
@@ -711,7 +712,7 @@ static void on_look(struct loop_timer *timer) {
     bool any = !list_empty(&uppers->queue);
 
     if (find_room(uppers, &bytes, &entries) == 0)
-        list_for_each(node, &uppers->engine->boxes) {
+        list_for_each(node, &uppers->engine->boxes.all) {
             struct box *box = container_of(node, struct box, node);
 
             if (!is_watched(box))

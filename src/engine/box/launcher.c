@@ -241,22 +241,23 @@ int launcher_own(struct launcher *launcher, const struct launcher_owner_ops *ops
  * share one only where all sixty thousand are in use.) */
 static uint32_t new_guest_id(struct engine *engine) {
     for (uint32_t tried = 2; tried < GUEST_ID_OTHERS; tried++) {
-        uint32_t id = engine->guest_ids.next =
-            MAX((engine->guest_ids.next + 1) % GUEST_ID_OTHERS, 2u);
+        uint32_t id = engine->launchers.guest_ids.next =
+            MAX((engine->launchers.guest_ids.next + 1) % GUEST_ID_OTHERS, 2u);
 
-        if (!(engine->guest_ids.ids[id / 64] >> id % 64 & 1))
+        if (!(engine->launchers.guest_ids.ids[id / 64] >> id % 64 & 1))
             break;
     }
-    engine->guest_ids.ids[engine->guest_ids.next / 64] |= 1ull << engine->guest_ids.next % 64;
-    return engine->guest_ids.next;
+    engine->launchers.guest_ids.ids[engine->launchers.guest_ids.next / 64] |=
+        1ull << engine->launchers.guest_ids.next % 64;
+    return engine->launchers.guest_ids.next;
 }
 
 /* The same of PLAN_MANY_IDS ids. The first slot is the plans' own, which is shared once all others
  * are in use. */
 static uint32_t new_guest_slot(struct engine *engine) {
     for (uint32_t slot = 1; slot < GUEST_MANY_SLOTS; slot++)
-        if (!(engine->guest_ids.slots[slot / 64] >> slot % 64 & 1)) {
-            engine->guest_ids.slots[slot / 64] |= 1ull << slot % 64;
+        if (!(engine->launchers.guest_ids.slots[slot / 64] >> slot % 64 & 1)) {
+            engine->launchers.guest_ids.slots[slot / 64] |= 1ull << slot % 64;
             return PLAN_MANY_FIRST + slot * PLAN_MANY_IDS;
         }
     return 0;
@@ -266,9 +267,9 @@ static void end_guest_id(struct engine *engine, uint32_t id) {
     const uint32_t slot = id < PLAN_MANY_FIRST ? 0 : (id - PLAN_MANY_FIRST) / PLAN_MANY_IDS;
 
     if (slot)
-        engine->guest_ids.slots[slot / 64] &= ~(1ull << slot % 64);
+        engine->launchers.guest_ids.slots[slot / 64] &= ~(1ull << slot % 64);
     else
-        engine->guest_ids.ids[id / 64] &= ~(1ull << id % 64);
+        engine->launchers.guest_ids.ids[id / 64] &= ~(1ull << id % 64);
 }
 
 struct file_ids launcher_lend_ids(struct engine *engine, struct launcher *pool, bool many_users) {
@@ -324,7 +325,7 @@ static int spawn_init(
     int before = personality(fixed ? ADDR_NO_RANDOMIZE : PER_LINUX);
     int r = before < 0 ? -errno
                        : (early ? spawn_soon : spawn_clean)(
-                             engine->init_path, argv, fds, ARRAY_SIZE(fds), ret_pid);
+                             engine->programs.init, argv, fds, ARRAY_SIZE(fds), ret_pid);
     if (before >= 0)
         (void)personality((unsigned long)before);
     return r;
@@ -361,7 +362,7 @@ struct launcher_start {
 
 /* Plans that run at once should have different ids. */
 static uint32_t next_id_base(struct engine *engine, bool many_users) {
-    const uint32_t n = engine->next_id_base++;
+    const uint32_t n = engine->launchers.next_id_base++;
 
     return many_users ? GUEST_FIRST_MANY_BASE + n % N_MANY_BASES * GUEST_MANY_RANGE
                       : FIRST_ID_BASE + n % N_ID_BASES * GUEST_ID_RANGE;
@@ -373,8 +374,8 @@ static int start_process(
     const struct launcher_namespace *in = start->in;
     struct launcher *launcher = NULL;
     auto_close int high = -EBADF;
-    int other,
-        r = launcher_new(engine, in ? in->number : ++engine->next_launcher, &launcher, &other);
+    int other, r = launcher_new(
+                   engine, in ? in->number : ++engine->launchers.next_number, &launcher, &other);
 
     if (r < 0)
         return r;
@@ -406,15 +407,15 @@ void launcher_prestart(struct engine *engine, bool fixed) {
     int mounts = open("/proc/self/mounts", O_RDONLY | O_CLOEXEC);
 
     /* An error is reported when one is needed. */
-    if (mounts < 0 || access(engine->init_path, X_OK) < 0 ||
-        start_process(engine, &start, &engine->idle_launcher) < 0)
+    if (mounts < 0 || access(engine->programs.init, X_OK) < 0 ||
+        start_process(engine, &start, &engine->launchers.idle) < 0)
         close_fd(&mounts);
     else
-        engine->idle_launcher->mounts = mounts;
+        engine->launchers.idle->mounts = mounts;
 }
 
 void launcher_drop_idle(struct engine *engine) {
-    struct launcher *launcher = TAKE_PTR(engine->idle_launcher);
+    struct launcher *launcher = TAKE_PTR(engine->launchers.idle);
 
     if (launcher) {
         close(launcher->mounts);
@@ -428,16 +429,16 @@ void launcher_drop_idle(struct engine *engine) {
 static struct launcher *take_idle(struct engine *engine, bool fixed) {
     struct pollfd changed = { .events = POLLPRI };
 
-    if (!engine->idle_launcher || engine->idle_launcher->fixed != fixed)
+    if (!engine->launchers.idle || engine->launchers.idle->fixed != fixed)
         return NULL;
-    changed.fd = engine->idle_launcher->mounts;
+    changed.fd = engine->launchers.idle->mounts;
     if (poll(&changed, 1, 0) != 0 ||
-        cgroup_launcher_attach(engine->cgroups, engine->idle_launcher->pid) < 0) {
+        cgroup_launcher_attach(engine->cgroups, engine->launchers.idle->pid) < 0) {
         launcher_drop_idle(engine);
         return NULL;
     }
-    close(engine->idle_launcher->mounts);
-    return TAKE_PTR(engine->idle_launcher);
+    close(engine->launchers.idle->mounts);
+    return TAKE_PTR(engine->launchers.idle);
 }
 
 static int send_plan(const struct launcher *launcher, const int *fds, size_t n_fds) {
@@ -482,7 +483,7 @@ int launcher_start(struct engine *engine, const struct plan *plan,
             close(launcher->socket);
         free(launcher);
         return error_set(error, error_code_of(-r, ROLLBOX_ERR_SETUP_FAILED), -r, "setup",
-            "%s cannot be started: %s%s", engine->init_path, strerror(-r),
+            "%s cannot be started: %s%s", engine->programs.init, strerror(-r),
             r == -ENOENT ? "; it belongs beside the engine" : "");
     }
     *ret_launcher = launcher;

@@ -55,7 +55,7 @@ struct profile_code {
 
 struct profile {
     struct engine *engine;
-    struct list node; /* engine->programs */
+    struct list node; /* engine->profiles.all */
     uint64_t number;
     char *key; /* policy text and, where it counts, the caller's environment */
     size_t key_length, text_length;

@@ -61,7 +61,7 @@ struct checkpoint *checkpoint_get(struct checkpoint *checkpoint) {
 static void forget_zygote(struct checkpoint *checkpoint) {
     checkpoint->zygote = NULL;
     list_remove(&checkpoint->node);
-    checkpoint->engine->n_zygotes--;
+    checkpoint->engine->zygotes.n--;
 }
 
 static void stop_zygote(struct checkpoint *checkpoint) {
@@ -245,10 +245,10 @@ static int start_zygote(
 
 /* The longest unused, but for those that are at work. */
 static void drop_zygotes(struct engine *engine, unsigned keep) {
-    list_for_each(node, &engine->zygotes) {
+    list_for_each(node, &engine->zygotes.all) {
         struct checkpoint *checkpoint = container_of(node, struct checkpoint, node);
 
-        if (engine->n_zygotes <= keep)
+        if (engine->zygotes.n <= keep)
             return;
         if (!launcher_is_creating(checkpoint->zygote))
             stop_zygote(checkpoint);
@@ -269,10 +269,10 @@ int checkpoint_zygote(struct checkpoint *checkpoint, struct profile *profile,
         int r = start_zygote(checkpoint, profile, error);
         if (r < 0)
             return r;
-        engine->n_zygotes++;
+        engine->zygotes.n++;
     }
     list_remove(&checkpoint->node);
-    list_add_tail(&engine->zygotes, &checkpoint->node);
+    list_add_tail(&engine->zygotes.all, &checkpoint->node);
     *ret_zygote = checkpoint->zygote;
     return 0;
 }

@@ -26,7 +26,7 @@ struct launcher;
 struct checkpoint {
     struct engine *engine;
     unsigned references;
-    struct list node;        /* engine->zygotes */
+    struct list node;        /* engine->zygotes.all */
     struct launcher *zygote; /* NULL: none now */
     struct box *preforked;   /* in which they wait for the next who wants them; NULL: none now */
     unsigned n_restored, n_uses; /* in sandboxes; by operations, each of which may have made many */

@@ -69,7 +69,8 @@ static bool is_tracked(const struct dump_request *request) {
 /* Each process has an open file for it while its sandbox exists: half of all are kept for more
  * sandboxes. */
 static bool may_note(const struct engine *engine) {
-    return engine->files + MAX_DIRTY_TRACKERS <= engine->max_files / 2 && box_has_room(engine);
+    return engine->files.used + MAX_DIRTY_TRACKERS <= engine->files.most / 2 &&
+           box_has_room(engine);
 }
 
 /* Its tables come last, in a place where a guest's pages are until then. */
@@ -223,7 +224,7 @@ void dirty_tracking_prefork(struct session_checkpoint *of, struct box *box, stru
     const struct checkpoint *since = tracking->dirty_tracking.since;
     struct engine *engine = of->profile->engine;
 
-    if (!since || !since->zygote || tracking->next || engine->stopping || engine->n_queued)
+    if (!since || !since->zygote || tracking->next || engine->stopping || engine->runs.n_queued)
         return;
     if (!at || !at->checkpoint || at->checkpoint->parent != since)
         return;

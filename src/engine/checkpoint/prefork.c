@@ -38,8 +38,8 @@ void checkpoint_prefork(
     struct launcher *zygote;
 
     if (++checkpoint->n_restored < 2 || checkpoint->preforked || checkpoint->references < 2 ||
-        engine->stopping || engine->n_queued || profile->plan->flags & (PLAN_SEED | PLAN_CLOCK) ||
-        !box_has_room(engine))
+        engine->stopping || engine->runs.n_queued ||
+        profile->plan->flags & (PLAN_SEED | PLAN_CLOCK) || !box_has_room(engine))
         return;
     if (checkpoint_backing_ref(checkpoint) != checkpoint) {
         if (checkpoint->n_uses >= 2)

@@ -26,7 +26,7 @@
 #include "engine/network/gateway.h"
 #include "engine/protocol.h"
 
-#define MAX_FINISHED 1024 /* and engine->max_finished_fds descriptors */
+#define MAX_FINISHED 1024 /* and engine->results.max_fds descriptors */
 #define MAX_FINISHED_BYTES (64u << 20)
 
 struct finished {
@@ -47,15 +47,16 @@ static struct list *bucket_of(
 
     for (size_t i = 0; i < length; i++)
         hash = (hash ^ operation[i]) * 16777619u;
-    return &engine->finished_by[(hash ^ hash >> 16) % ARRAY_SIZE(engine->finished_by)];
+    return &engine->results
+                .by_operation[(hash ^ hash >> 16) % ARRAY_SIZE(engine->results.by_operation)];
 }
 
 static void finished_free(struct engine *engine, struct finished *finished) {
     list_remove(&finished->node);
     list_remove(&finished->in_bucket);
-    engine->finished_bytes -= finished->bytes;
-    engine->n_finished--;
-    engine->n_finished_fds -= (unsigned)finished->n_fds;
+    engine->results.bytes -= finished->bytes;
+    engine->results.n--;
+    engine->results.n_fds -= (unsigned)finished->n_fds;
     for (size_t i = 0; i < finished->n_fds; i++)
         close(finished->fds[i]);
     buf_done(&finished->message);
@@ -75,7 +76,7 @@ void result_forget(struct engine *engine, const void *operation, size_t length) 
 static void keep_result(struct engine *engine, const void *operation, size_t length,
     const struct buf *message, size_t bytes, const int *fds, size_t n_fds) {
     if (buf_failed(message) || !length || bytes > MAX_FINISHED_BYTES ||
-        n_fds > engine->max_finished_fds)
+        n_fds > engine->results.max_fds)
         return;
     struct finished *finished = calloc(1, sizeof *finished);
     if (!finished)
@@ -91,15 +92,15 @@ static void keep_result(struct engine *engine, const void *operation, size_t len
     }
     finished->n_fds = n_fds;
     finished->bytes = bytes;
-    list_add_tail(&engine->finished, &finished->node);
+    list_add_tail(&engine->results.all, &finished->node);
     list_add_tail(
         bucket_of(engine, finished->operation, finished->operation_length), &finished->in_bucket);
-    engine->finished_bytes += bytes;
-    engine->n_finished++;
-    engine->n_finished_fds += (unsigned)n_fds;
-    while (engine->n_finished > MAX_FINISHED || engine->n_finished_fds > engine->max_finished_fds ||
-           engine->finished_bytes > MAX_FINISHED_BYTES)
-        finished_free(engine, container_of(engine->finished.next, struct finished, node));
+    engine->results.bytes += bytes;
+    engine->results.n++;
+    engine->results.n_fds += (unsigned)n_fds;
+    while (engine->results.n > MAX_FINISHED || engine->results.n_fds > engine->results.max_fds ||
+           engine->results.bytes > MAX_FINISHED_BYTES)
+        finished_free(engine, container_of(engine->results.all.next, struct finished, node));
 }
 
 static void send_copy(struct client *client, uint64_t serial, const struct buf *message,
@@ -357,7 +358,7 @@ void result_send(struct run *run) {
 }
 
 void result_forget_all(struct engine *engine) {
-    list_for_each(node, &engine->finished)
+    list_for_each(node, &engine->results.all)
         finished_free(engine, container_of(node, struct finished, node));
     while (!list_empty(&held_results))
         held_free(container_of(held_results.next, struct held, node));

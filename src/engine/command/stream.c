@@ -47,7 +47,7 @@ struct stream {
     struct buf head;
     int spool;
     uint64_t total;
-    struct list node;          /* output->streams, or engine->streams */
+    struct list node;          /* output->streams, or engine->outputs.streams */
     struct loop_source source; /* armed while the reader has no room */
     int fd;
     uint64_t position;
@@ -55,7 +55,7 @@ struct stream {
 
 struct drain {
     struct engine *engine;
-    struct list node; /* engine->drains */
+    struct list node; /* engine->outputs.drains */
     struct loop_source source;
     struct loop_timer rest;
     uint64_t session; /* whose command it was */
@@ -204,14 +204,14 @@ void stream_orphan(struct output *output) {
         }
         stream->output = NULL;
         list_remove(&stream->node);
-        list_add_tail(&stream->engine->streams, &stream->node);
+        list_add_tail(&stream->engine->outputs.streams, &stream->node);
         if (!stream->source.callback)
             move_stream(stream);
     }
 }
 
 void stream_forget_all(struct engine *engine) {
-    list_for_each(node, &engine->streams)
+    list_for_each(node, &engine->outputs.streams)
         stream_free(container_of(node, struct stream, node));
 }
 
@@ -221,7 +221,7 @@ static void drain_free(struct drain *drain) {
     loop_remove(drain->engine->loop, &drain->source);
     loop_timer_clear(drain->engine->loop, &drain->rest);
     list_remove(&drain->node);
-    drain->engine->n_drains--;
+    drain->engine->outputs.n_drains--;
     close_fd(&drain->fd);
     free(drain);
 }
@@ -258,11 +258,11 @@ static int compare_numbers(const void *a, const void *b) {
 
 /* The sandbox with most drains. */
 static uint64_t find_greediest(const struct engine *engine) {
-    auto_free uint64_t *numbers = calloc(engine->n_drains + 1, sizeof *numbers);
+    auto_free uint64_t *numbers = calloc(engine->outputs.n_drains + 1, sizeof *numbers);
     size_t n = 0, most = 0, same = 0;
     uint64_t found = 0;
 
-    list_for_each(node, &engine->drains)
+    list_for_each(node, &engine->outputs.drains)
         if (numbers)
             numbers[n++] = container_of(node, struct drain, node)->session;
     if (n)
@@ -283,13 +283,13 @@ static uint64_t find_greediest(const struct engine *engine) {
 static void make_room(struct engine *engine, uint64_t session) {
     unsigned own = 0;
 
-    list_for_each(node, &engine->drains)
+    list_for_each(node, &engine->outputs.drains)
         own += container_of(node, struct drain, node)->session == session;
-    if (own <= MAX_SINKS_EACH && engine->n_drains <= MAX_SINKS)
+    if (own <= MAX_SINKS_EACH && engine->outputs.n_drains <= MAX_SINKS)
         return;
     if (own <= MAX_SINKS_EACH)
         session = find_greediest(engine);
-    list_for_each(node, &engine->drains)
+    list_for_each(node, &engine->outputs.drains)
         if (container_of(node, struct drain, node)->session == session) {
             drain_free(container_of(node, struct drain, node));
             return;
@@ -310,8 +310,8 @@ void drain_add(struct engine *engine, uint64_t session, int take_fd) {
         return;
     }
     drain->fd = TAKE_FD(fd);
-    list_add_tail(&engine->drains, &drain->node);
-    engine->n_drains++;
+    list_add_tail(&engine->outputs.drains, &drain->node);
+    engine->outputs.n_drains++;
     make_room(engine, session);
 }
 
@@ -319,7 +319,7 @@ size_t drain_inodes(const struct engine *engine, uint64_t session, uint64_t *ino
     size_t n = 0;
     struct stat st;
 
-    list_for_each(node, &engine->drains) {
+    list_for_each(node, &engine->outputs.drains) {
         const struct drain *drain = container_of(node, struct drain, node);
 
         if (drain->session == session && n < most && fstat(drain->fd, &st) == 0 &&
@@ -332,7 +332,7 @@ size_t drain_inodes(const struct engine *engine, uint64_t session, uint64_t *ino
 size_t drain_terminals(const struct engine *engine, uint64_t session, int *fds, size_t most) {
     size_t n = 0;
 
-    list_for_each(node, &engine->drains) {
+    list_for_each(node, &engine->outputs.drains) {
         const struct drain *drain = container_of(node, struct drain, node);
 
         if (drain->session == session && n < most && tty_is_one(drain->fd))
@@ -342,13 +342,13 @@ size_t drain_terminals(const struct engine *engine, uint64_t session, int *fds, 
 }
 
 void drain_forget(struct engine *engine, uint64_t session) {
-    list_for_each(node, &engine->drains)
+    list_for_each(node, &engine->outputs.drains)
         if (container_of(node, struct drain, node)->session == session)
             drain_free(container_of(node, struct drain, node));
 }
 
 void drain_forget_all(struct engine *engine) {
-    list_for_each(node, &engine->drains)
+    list_for_each(node, &engine->outputs.drains)
         drain_free(container_of(node, struct drain, node));
 }
 
@@ -386,7 +386,7 @@ static bool is_read(int terminal) {
 /* A client that has left has not ended the input: its command may be attached to again. A process
  * that is killed closes its pipes and its connection in any order, within a moment. */
 static bool is_connected(const struct terminal_input *terminal_input) {
-    list_for_each(node, &terminal_input->engine->clients) {
+    list_for_each(node, &terminal_input->engine->server.clients) {
         const struct client *client = container_of(node, struct client, node);
         struct pollfd left = { .fd = client->fd, .events = POLLRDHUP };
 

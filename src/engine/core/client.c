@@ -34,7 +34,8 @@ void client_send(struct client *client, struct buf *message, const int *fds, siz
         r = outgoing ? sender_keep(&client->sender, outgoing, message, fds, n_fds) : -ENOMEM;
         if (r < 0)
             free(outgoing);
-        else if (client->sender.bytes > MAX(MAX_UNREAD, engine->memory_budget / UNREAD_SHARE)) {
+        else if (client->sender.bytes >
+                 MAX(MAX_UNREAD, engine->runs.memory_budget / UNREAD_SHARE)) {
             fprintf(stderr,
                 "rollbox-engine: the connection of process %d is closed: it has left %zu MiB of "
                 "answers unread\n",

@@ -18,7 +18,7 @@ struct engine;
 
 struct client {
     struct engine *engine;
-    struct list node; /* engine->clients */
+    struct list node; /* engine->server.clients */
     struct loop_source source;
     int fd;
     bool greeted;
@@ -30,7 +30,7 @@ struct client {
     unsigned n_requests;         /* that are not answered yet */
     size_t held_bytes, held_fds; /* of its requests: what waits in the engine */
     struct list queue;           /* struct run.in_queue */
-    struct list in_turns;        /* engine->turns */
+    struct list in_turns;        /* engine->runs.turns */
     unsigned n_queued, n_running;
     uint64_t memory_reserved; /* bytes: of its runs that run */
     uint64_t passed;          /* bytes: of others' runs that began while its first had no room */

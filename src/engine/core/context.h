@@ -53,63 +53,137 @@ struct guest_ids {
     uint64_t slots[(GUEST_MANY_SLOTS + 63) / 64]; /* with users many, of PLAN_MANY_IDS each */
 };
 
+/* The socket of the protocol, and its clients: connection.c, engine.c. */
+struct engine_server {
+    struct loop_source listen, signals;
+    int listen_fd, signal_fd, lock_fd;
+    char *socket_path;
+    struct list clients;
+    unsigned n_clients;
+    /* Carries out a request (connection.c) that was kept until it could be. < 0: the connection is
+     * to end. */
+    int (*handle_request)(struct client *client, struct wire_message *message);
+};
+
+/* Open files: box.c. Snapshots, images and zygotes have some, too. */
+struct engine_files {
+    unsigned limit; /* of the engine's process */
+    unsigned most;  /* of these, for boxes */
+    unsigned used;  /* that boxes have, or may come to need */
+};
+
+struct engine_boxes {
+    struct list all; /* struct box.node */
+    unsigned n;
+    unsigned next_slot;
+    int64_t poll_cost_ns; /* time to ask all of them once how much waits in their sockets */
+#define TIDY_SECONDS 1
+    struct loop_timer tidy; /* armed while there are boxes */
+};
+
+/* launcher.c */
+struct engine_launchers {
+    struct launcher *idle; /* started, without a plan; or NULL */
+    uint64_t next_number;
+    uint32_t next_id_base; /* as root: ranges of the host's ids */
+    struct guest_ids guest_ids;
+};
+
+struct engine_profiles {
+    struct list all; /* struct profile.node */
+    uint64_t next_number;
+};
+
+/* Commands, and the admission of those that have a box for themselves: run.c, admission.c. */
+struct engine_runs {
+    struct list all;   /* struct run.of_engine */
+    struct list turns; /* struct client.in_turns: those with a queue; the one that was served last
+                          is the last */
+    unsigned n_running, n_queued;
+    struct loop_task schedule;
+    uint64_t memory_budget, memory_reserved; /* bytes; budget 0: unlimited */
+};
+
+struct engine_sessions {
+    struct list all;           /* struct session.node, the oldest first */
+    struct list by_name[1024]; /* the same, found by a hash of the name */
+    unsigned n;
+    uint64_t next_number, next_name, next_exec;
+    struct session *forked_last; /* as it ran; NULL: it is gone */
+    int64_t poll_cost_ns;        /* time to look at the memory of all of them once */
+};
+
+/* Results that are kept for a retry of their operation: result.c. */
+struct engine_results {
+    struct list all;               /* oldest first */
+    struct list by_operation[256]; /* the same, found by a hash of the id */
+    size_t bytes;
+    unsigned n, n_fds, max_fds;
+};
+
+/* Outputs that are copied to clients, and those of commands that are over: stream.c. */
+struct engine_outputs {
+    struct list streams, drains;
+    unsigned n_drains;
+};
+
+/* Checkpoints that have a zygote: checkpoint.c. */
+struct engine_zygotes {
+    struct list all; /* struct checkpoint.node, the longest unused first */
+    unsigned n;
+};
+
+struct engine_programs {
+    char *init;  /* rollbox-init */
+    char *store; /* rollbox-store; NULL: not found */
+};
+
+/* janitor.c */
+struct engine_janitor {
+    struct janitor *process; /* NULL: it has no duty yet */
+    char *leftovers;         /* see engine_serve.h */
+    size_t leftovers_size;
+    struct loop_timer due;
+};
+
+/* Sandboxes that hibernate in the store: hibernate.c. */
+struct engine_stored {
+    bool was_searched;
+    unsigned n_unreadable; /* records that the last search met */
+};
+
+struct engine_record {
+    struct recorder *recorder; /* record.c; NULL: nothing was recorded yet */
+    uint64_t identity;         /* of this engine among all; 0: not needed yet */
+};
+
+/* Each part belongs to the module that its struct names. */
 struct engine {
     struct loop *loop;
     struct engine_hooks hooks;
-    /* Carries out a request (connection.c): for one that was kept until it could be. < 0: the
-     * connection is to end. */
-    int (*handle_request)(struct client *client, struct wire_message *message);
     struct features features;
     struct cgroup_root *cgroups;
-    struct janitor *janitor; /* NULL: it has no duty yet */
-    char *leftovers;         /* see engine_serve.h */
-    size_t leftovers_size;
-    char *init_path, *store_path; /* of rollbox-init; of rollbox-store, NULL: not found */
-    bool is_private;              /* ends with its one client */
-    unsigned n_unreadable; /* records of sleeping sandboxes that the last search of the store met
-                              (hibernate_reattach) */
-    struct loop_source listen;
-    struct loop_source signals;
-    int listen_fd, signal_fd, lock_fd, null_fd;
-    unsigned max_files,
-        files; /* of our limit of open files: for boxes; what they have, or may come to need */
-    unsigned open_files;         /* that limit: snapshots, images and zygotes have files, too */
-    int64_t socket_poll_cost_ns; /* time to ask all boxes once how much waits in their sockets */
-    int64_t memory_poll_cost_ns; /* time to look at the memory of all sessions once */
-    char *socket_path;
-    struct list clients, profiles, boxes, runs, sessions, streams, drains;
-    struct list
-        turns; /* struct client.in_turns: those with a queue; who was served last is the last */
-    struct list copies;  /* struct copy.node: asked of launchers, not answered yet */
-    struct list zygotes; /* struct checkpoint.node: those that have one, the longest unused first */
-    unsigned n_zygotes;
-    struct session *forked_last;   /* as it ran; NULL: it is gone */
-    struct list sessions_by[1024]; /* the same, found by a hash of the name */
-    uint64_t next_session, next_name, next_exec;
-    unsigned n_sessions, n_drains;
-    uint64_t next_profile;
-    unsigned n_clients, n_boxes, n_running, n_queued;
-    uint64_t memory_budget, memory_reserved; /* bytes; budget 0: unlimited */
-    uint32_t next_id_base;                   /* as root: ranges of the host's ids */
-    struct guest_ids guest_ids;
-    unsigned next_slot;
-    uint64_t next_launcher;
-    struct launcher *idle_launcher; /* started, without a plan; or NULL */
-    struct list finished_by[256];   /* the same, found by a hash of the id */
-    struct list finished;           /* operations whose result is kept for a retry, oldest first */
-    size_t finished_bytes;
-    unsigned n_finished, n_finished_fds, max_finished_fds;
-#define TIDY_SECONDS 1
-    struct loop_timer tidy; /* armed while there are boxes */
-    struct loop_timer janitor_due;
-    struct loop_task schedule_runs;
-    struct recorder *recorder;     /* record.c; NULL: nothing was recorded yet */
-    uint64_t identity;             /* of this engine among all; 0: not needed yet */
+    int null_fd;
+    bool is_private; /* ends with its one client */
+    bool stopping;
+    struct engine_programs programs;
+    struct engine_files files;
+    struct engine_server server;
+    struct engine_janitor janitor;
+    struct engine_launchers launchers;
+    struct engine_boxes boxes;
+    struct engine_profiles profiles;
+    struct engine_outputs outputs;
+    struct engine_results results;
+    struct engine_zygotes zygotes;
+    struct list copies; /* struct copy.node: asked of launchers, not answered yet */
+    struct engine_runs runs;
+    struct engine_sessions sessions;
+    struct engine_stored stored;
+    struct engine_record record;
     struct uppers *uppers;         /* disk_upper.c; NULL: no sandbox with disk_at store yet */
     struct hoards *hoards;         /* hoards.c; NULL: nothing has run yet */
     struct process_state *process; /* of isolation process; NULL: no sandbox of that kind yet */
-    bool stopping;
-    bool has_adopted; /* hibernate.c: looked for sandboxes that sleep */
 };
 
 /* Of an amount that is counted in a sum of all: another one. */

@@ -16,7 +16,7 @@ static struct {
 int64_t engine_oom_kills(struct engine *engine, bool now) {
     const int64_t before = host.kills;
 
-    if (now || !host.is_known || !engine->tidy.position)
+    if (now || !host.is_known || !engine->boxes.tidy.position)
         host.kills = proc_oom_kill_count();
     host.is_known = true;
     if (host.kills > before && before > 0)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The engine of a command that runs is a child that this command waits for. There the parent
- * removes the cgroups (engine->leftovers), and no janitor is needed for them, unless groups of dead
- * engines are to be swept.
+ * removes the cgroups (engine->janitor.leftovers), and no janitor is needed for them, unless groups
+ * of dead engines are to be swept.
  */
 #include "engine/core/janitor.h"
 
@@ -124,7 +124,7 @@ static _Noreturn void be_janitor(struct engine *engine, pid_t pid, int messages,
 /* ---- in the engine ---- */
 
 static int start_janitor(struct engine *engine) {
-    struct janitor *janitor = engine->janitor;
+    struct janitor *janitor = engine->janitor.process;
     int sockets[2], loans[2];
     const pid_t own = getpid();
 
@@ -173,13 +173,13 @@ static int send_message(
 }
 
 int janitor_tell(struct engine *engine, const struct janitor_duty *duty, const char *path) {
-    struct janitor *janitor = engine->janitor;
+    struct janitor *janitor = engine->janitor.process;
     int r = 0;
 
     if (strlen(path) >= sizeof((struct message *)0)->text)
         return -ENAMETOOLONG; /* a part of it would be the path of something else */
     if (!janitor) {
-        janitor = engine->janitor = calloc(1, sizeof *janitor);
+        janitor = engine->janitor.process = calloc(1, sizeof *janitor);
         if (!janitor)
             return -ENOMEM;
         janitor->messages = janitor->loans = -EBADF;
@@ -195,13 +195,13 @@ int janitor_tell(struct engine *engine, const struct janitor_duty *duty, const c
 }
 
 int janitor_lend(const struct engine *engine) {
-    return engine->janitor && engine->janitor->loans >= 0
-               ? fcntl(engine->janitor->loans, F_DUPFD_CLOEXEC, 0)
+    return engine->janitor.process && engine->janitor.process->loans >= 0
+               ? fcntl(engine->janitor.process->loans, F_DUPFD_CLOEXEC, 0)
                : -EBADF;
 }
 
 void janitor_finish(struct engine *engine) {
-    struct janitor *janitor = TAKE_PTR(engine->janitor);
+    struct janitor *janitor = TAKE_PTR(engine->janitor.process);
 
     if (!janitor)
         return;
@@ -229,7 +229,7 @@ static void remove_cgroups(struct engine *engine, const char *path) {
 static const struct janitor_duty cgroups_duty = { sweep_cgroups, remove_cgroups, false };
 
 static bool has_cgroups_duty(const struct engine *engine) {
-    const struct janitor *janitor = engine->janitor;
+    const struct janitor *janitor = engine->janitor.process;
 
     for (size_t i = 0; janitor && i < janitor->n_due; i++)
         if (janitor->due[i].duty == &cgroups_duty)
@@ -238,9 +238,10 @@ static bool has_cgroups_duty(const struct engine *engine) {
 }
 
 static void on_due(struct loop_timer *timer) {
-    struct engine *engine = container_of(timer, struct engine, janitor_due);
+    struct engine *engine = container_of(timer, struct engine, janitor.due);
 
-    if (engine->leftovers && engine->leftovers[0] && !cgroup_any_leftover(engine->cgroups))
+    if (engine->janitor.leftovers && engine->janitor.leftovers[0] &&
+        !cgroup_any_leftover(engine->cgroups))
         return;
     /* Without one, the next engine sweeps. */
     (void)janitor_tell(engine, &cgroups_duty, "");
@@ -255,18 +256,18 @@ static void bequeath_paths(struct engine *engine) {
     for (size_t i = 0; paths[i]; i++) {
         size_t length = strlen(paths[i]) + 1;
 
-        if (at + length + 1 > engine->leftovers_size)
+        if (at + length + 1 > engine->janitor.leftovers_size)
             return;
-        memcpy(engine->leftovers + at + (i == 0), paths[i] + (i == 0), length - (i == 0));
+        memcpy(engine->janitor.leftovers + at + (i == 0), paths[i] + (i == 0), length - (i == 0));
         at += length;
     }
     if (at)
-        __atomic_store_n(engine->leftovers, paths[0][0], __ATOMIC_RELEASE);
+        __atomic_store_n(engine->janitor.leftovers, paths[0][0], __ATOMIC_RELEASE);
 }
 
 void janitor_start_soon(struct engine *engine) {
-    if (engine->leftovers && !engine->leftovers[0])
+    if (engine->janitor.leftovers && !engine->janitor.leftovers[0])
         bequeath_paths(engine);
-    if (!has_cgroups_duty(engine) && !engine->janitor_due.position)
-        (void)loop_timer_set(engine->loop, &engine->janitor_due, clock_now_ns(), on_due);
+    if (!has_cgroups_duty(engine) && !engine->janitor.due.position)
+        (void)loop_timer_set(engine->loop, &engine->janitor.due, clock_now_ns(), on_due);
 }

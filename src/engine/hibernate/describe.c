@@ -99,7 +99,7 @@ static void try_processes(struct op *op) {
     struct rollbox_error error;
     char name[32];
 
-    snprintf(name, sizeof name, ".%llu", (unsigned long long)session->engine->next_session);
+    snprintf(name, sizeof name, ".%llu", (unsigned long long)session->engine->sessions.next_number);
     made = session_new(
         session->engine, session->profile, NULL, name, session->files.tree, op->to, &error);
     if (!made) {

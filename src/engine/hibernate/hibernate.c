@@ -85,14 +85,14 @@ void hibernate_leave_profile(struct session *session) {
 
     profile->n_sleepers++;
     profile->n_sessions--;
-    session->engine->files++; /* the lock */
+    session->engine->files.used++; /* the lock */
     profile_rest(profile);
 }
 
 void hibernate_enter_profile(struct session *session) {
     session->profile->n_sleepers--;
     session->profile->n_sessions++;
-    session->engine->files--;
+    session->engine->files.used--;
 }
 
 /* A descriptor of rollbox-store's, and what is known of what it leads to. */
@@ -222,7 +222,7 @@ struct search {
 
 static bool is_of_this_socket(const struct engine *engine, const json_t *record) {
     const char *hex = json_string_value(json_object_get(record, "socket")),
-               *path = engine->socket_path ? engine->socket_path : "";
+               *path = engine->server.socket_path ? engine->server.socket_path : "";
 
     if (!hex || strlen(hex) != 2 * strlen(path))
         return false;
@@ -299,7 +299,7 @@ static bool is_wanted(const struct search *search, const json_t *record) {
 }
 
 static bool is_ours(const struct engine *engine, const char *id) {
-    list_for_each(at, &engine->sessions) {
+    list_for_each(at, &engine->sessions.all) {
         const struct session *session = container_of(at, struct session, node);
 
         if (session->sleep && !strcmp(session->sleep->id, id))
@@ -337,7 +337,8 @@ static int adopt_one(void *context, const char *id) {
     if (wait_for_lock(search, id, &lock) < 0)
         return 0; /* another engine's */
     if (hibernated_read_unchecked(lock, &whole, NULL) < 0) {
-        search->engine->n_unreadable++; /* its name is not known; rollbox store fsck tells of it */
+        search->engine->stored
+            .n_unreadable++; /* its name is not known; rollbox store fsck tells of it */
         return 0;
     }
     const json_t *record = json_object_get(whole, "record");
@@ -360,11 +361,11 @@ int hibernate_reattach(
     auto_free char *path = NULL;
     auto_close int store = -EBADF;
 
-    if (engine->is_private || !engine->store_path || store_default_path(&path, NULL) < 0 ||
+    if (engine->is_private || !engine->programs.store || store_default_path(&path, NULL) < 0 ||
         store_open(path, &store, NULL) < 0)
         return 0;
     struct search search = { engine, store, name, removes, error, false };
-    engine->n_unreadable = 0;
+    engine->stored.n_unreadable = 0;
     int r = hibernated_each(store, HIBERNATED_DIRECTORY, adopt_one, &search);
     if (r == 0 && search.is_busy)
         return error_set(error, ROLLBOX_ERR_ENGINE_BUSY, EBUSY, "arguments",

@@ -329,7 +329,7 @@ json_t *hibernate_record(const struct session *session, const struct snapshot *a
         listing.failed |= json_array_append_new(checkpoints, live_row(parts.checkpoints[i])) < 0;
     json_t *record = json_pack("{s:s, s:b, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}",
         "name", session->name, "detached", session->client == NULL, "socket",
-        text_hex(session->engine->socket_path), "policy",
+        text_hex(session->engine->server.socket_path), "policy",
         json_stringn(session->profile->key, session->profile->text_length), "environment",
         environment_of(session->profile), "fingerprint", fingerprint_now(), "places",
         places_of(session->profile->plan), "nodes", listing.rows, "layers", layers, "lives",

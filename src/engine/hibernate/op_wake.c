@@ -139,7 +139,7 @@ static void take_up(struct op *op) {
         return;
     op->client = NULL;
     if (client)
-        (void)client->engine->handle_request(client, deferred);
+        (void)client->engine->server.handle_request(client, deferred);
     wire_message_done(deferred);
     free(deferred);
 }
@@ -154,7 +154,7 @@ static void handle_woken(struct op *op) {
     if (op->wake.progress->is_kept || (store_job_open_store(session->engine, &store, NULL) == 0 &&
                                           hibernated_keep(store, sleep->id) == 0)) {
         op->wake.progress->backing->lock = TAKE_FD(sleep->lock);
-        session->engine->files++;
+        session->engine->files.used++;
     } else {
         hibernate_abandoned(session->engine, sleep->id);
     }

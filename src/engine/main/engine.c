@@ -81,7 +81,7 @@ static bool take_away(pid_t child) {
  * look through all children, of which each sandbox is one, is for when there are few, or now and
  * then. */
 static void on_signal(struct loop_source *source, uint32_t events) {
-    struct engine *engine = container_of(source, struct engine, signals);
+    struct engine *engine = container_of(source, struct engine, server.signals);
     struct signalfd_siginfo info;
 
     (void)events;
@@ -92,7 +92,7 @@ static void on_signal(struct loop_source *source, uint32_t events) {
             (void)take_away((pid_t)info.ssi_pid);
     if (deferred_close_look())
         run_schedule(engine); /* waiting runs may need their descriptors */
-    while (!engine->n_boxes && take_away(-1))
+    while (!engine->boxes.n && take_away(-1))
         ;
 }
 
@@ -125,7 +125,7 @@ static bool may_call(int connection) {
 }
 
 static void on_connection(struct loop_source *source, uint32_t events) {
-    struct engine *engine = container_of(source, struct engine, listen);
+    struct engine *engine = container_of(source, struct engine, server.listen);
     int fd = accept4(source->fd, NULL, NULL, SOCK_CLOEXEC);
 
     (void)events;
@@ -139,7 +139,7 @@ static void on_connection(struct loop_source *source, uint32_t events) {
 
 /* Each second while there are boxes; box_new arms it. */
 static void on_tidy(struct loop_timer *timer) {
-    struct engine *engine = container_of(timer, struct engine, tidy);
+    struct engine *engine = container_of(timer, struct engine, boxes.tidy);
 
     run_schedule(engine); /* should a wake-up have found no memory */
     while (take_away(-1))
@@ -147,9 +147,9 @@ static void on_tidy(struct loop_timer *timer) {
     (void)engine_oom_kills(engine, true);
     profile_tidy(engine);
     (void)cgroup_root_tidy(engine->cgroups);
-    if (engine->n_boxes && !engine->stopping)
-        loop_timer_set(
-            engine->loop, &engine->tidy, clock_now_ns() + TIDY_SECONDS * 1000000000ll, on_tidy);
+    if (engine->boxes.n && !engine->stopping)
+        loop_timer_set(engine->loop, &engine->boxes.tidy,
+            clock_now_ns() + TIDY_SECONDS * 1000000000ll, on_tidy);
 }
 
 /* 0, or the exit status. The lock, not the socket, tells whether another engine is alive: a socket
@@ -178,19 +178,19 @@ static int listen_on(struct engine *engine, const char *path) {
     if (trust_read(&trust, &error) < 0 || trust_path(&trust, directory, &error) < 0)
         return serve_complain(path, error.message);
     snprintf(lock, sizeof lock, "%s.lock", path);
-    engine->lock_fd = open(lock, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
-    if (engine->lock_fd < 0)
+    engine->server.lock_fd = open(lock, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (engine->server.lock_fd < 0)
         return serve_complain(lock, strerror(errno));
-    if (fstat(engine->lock_fd, &st) < 0 || st.st_uid != geteuid())
+    if (fstat(engine->server.lock_fd, &st) < 0 || st.st_uid != geteuid())
         return serve_complain(lock, "belongs to another user, who could keep the socket from being "
                                     "served; remove it, or use another path");
-    if (fcntl(engine->lock_fd, F_SETLK, &whole) < 0)
+    if (fcntl(engine->server.lock_fd, F_SETLK, &whole) < 0)
         return serve_complain(path, errno == EAGAIN || errno == EACCES
                                         ? "another engine is serving that socket (engine_busy); "
                                           "stop it, or use another path"
                                         : strerror(errno));
-    engine->listen_fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (engine->listen_fd < 0)
+    engine->server.listen_fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (engine->server.listen_fd < 0)
         return serve_complain(path, strerror(errno));
     if (lstat(path, &st) == 0 && !S_ISSOCK(st.st_mode))
         return serve_complain(path, "exists and is no socket; move it away, or use another path");
@@ -199,13 +199,14 @@ static int listen_on(struct engine *engine, const char *path) {
                                         ? "another user has put a socket there; use another path"
                                         : strerror(errno));
     mode_t before = umask(0177);
-    int r = bind(engine->listen_fd, (struct sockaddr *)&address, sizeof address);
+    int r = bind(engine->server.listen_fd, (struct sockaddr *)&address, sizeof address);
     umask(before);
-    if (r < 0 || listen(engine->listen_fd, 1024) < 0)
+    if (r < 0 || listen(engine->server.listen_fd, 1024) < 0)
         return serve_complain(path, strerror(errno));
-    if (loop_add(engine->loop, &engine->listen, engine->listen_fd, EPOLLIN, on_connection) < 0)
+    if (loop_add(engine->loop, &engine->server.listen, engine->server.listen_fd, EPOLLIN,
+            on_connection) < 0)
         return serve_complain(path, "out of memory");
-    engine->socket_path = strdup(path);
+    engine->server.socket_path = strdup(path);
     return 0;
 }
 
@@ -273,10 +274,11 @@ static int open_signals(struct engine *engine, const sigset_t *ignored) {
     for (size_t i = 0; i < ARRAY_SIZE(asked); i++)
         if (sigismember(ignored, asked[i]) == 1)
             sigdelset(&set, asked[i]);
-    engine->signal_fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
-    if (engine->signal_fd < 0)
+    engine->server.signal_fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+    if (engine->server.signal_fd < 0)
         return -errno;
-    return loop_add(engine->loop, &engine->signals, engine->signal_fd, EPOLLIN, on_signal);
+    return loop_add(
+        engine->loop, &engine->server.signals, engine->server.signal_fd, EPOLLIN, on_signal);
 }
 
 static const char *option_or(const char *option, const char *variable) {
@@ -312,9 +314,9 @@ static void on_tally(uint64_t tally, const char *network) {
 }
 
 static int start_engine(struct engine *engine, const struct serve_options *options) {
-    struct list *lists[] = { &engine->clients, &engine->profiles, &engine->boxes, &engine->runs,
-        &engine->turns, &engine->finished, &engine->sessions, &engine->streams, &engine->drains,
-        &engine->zygotes, &engine->copies };
+    struct list *lists[] = { &engine->server.clients, &engine->profiles.all, &engine->boxes.all,
+        &engine->runs.all, &engine->runs.turns, &engine->results.all, &engine->sessions.all,
+        &engine->outputs.streams, &engine->outputs.drains, &engine->zygotes.all, &engine->copies };
     sigset_t ignored;
     int r;
 
@@ -328,12 +330,12 @@ static int start_engine(struct engine *engine, const struct serve_options *optio
     peers_init();
     for (size_t i = 0; i < ARRAY_SIZE(lists); i++)
         list_init(lists[i]);
-    for (size_t i = 0; i < ARRAY_SIZE(engine->sessions_by); i++)
-        list_init(&engine->sessions_by[i]);
-    for (size_t i = 0; i < ARRAY_SIZE(engine->finished_by); i++)
-        list_init(&engine->finished_by[i]);
-    engine->listen_fd = engine->signal_fd = engine->lock_fd = -EBADF;
-    engine->tidy.callback = on_tidy;
+    for (size_t i = 0; i < ARRAY_SIZE(engine->sessions.by_name); i++)
+        list_init(&engine->sessions.by_name[i]);
+    for (size_t i = 0; i < ARRAY_SIZE(engine->results.by_operation); i++)
+        list_init(&engine->results.by_operation[i]);
+    engine->server.listen_fd = engine->server.signal_fd = engine->server.lock_fd = -EBADF;
+    engine->boxes.tidy.callback = on_tidy;
     engine->hooks = (struct engine_hooks){
         .room_freed = run_schedule,
         .make_room = make_room,
@@ -341,7 +343,8 @@ static int start_engine(struct engine *engine, const struct serve_options *optio
         .code_released = run_release_code,
         .layer_measured = op_measured,
     };
-    engine->next_id_base = (uint32_t)getpid() * 61; /* engines that run at once should not meet */
+    engine->launchers.next_id_base =
+        (uint32_t)getpid() * 61; /* engines that run at once should not meet */
     limits_settle();
     (void)umask(umask(0) & 077); /* what we make for ourselves we must be able to use */
     unsigned open_files = raise_open_files();
@@ -352,9 +355,9 @@ static int start_engine(struct engine *engine, const struct serve_options *optio
     while (engine->null_fd >= 0 && engine->null_fd <= STDERR_FILENO);
     if (engine->null_fd < 0)
         return serve_complain("/dev/null", strerror(errno));
-    engine->init_path = spawn_find_program("ROLLBOX_INIT", "rollbox-init");
-    engine->store_path = spawn_find_program("ROLLBOX_STORE_PROGRAM", "rollbox-store");
-    if (!engine->init_path)
+    engine->programs.init = spawn_find_program("ROLLBOX_INIT", "rollbox-init");
+    engine->programs.store = spawn_find_program("ROLLBOX_STORE_PROGRAM", "rollbox-store");
+    if (!engine->programs.init)
         return serve_complain("rollbox-init", "cannot be found beside the engine");
     /* It has much to do before the first plan. */
     features_identity(&engine->features);
@@ -375,12 +378,12 @@ static int start_engine(struct engine *engine, const struct serve_options *optio
         r = cgroup_root_open(&engine->features, CGROUP_LIMITS, &engine->cgroups);
     if (r < 0)
         return serve_complain("starting", strerror(-r));
-    engine->max_finished_fds = MIN(open_files / 8, 2048u);
-    engine->open_files = open_files;
-    engine->max_files =
-        open_files - engine->max_finished_fds - MIN(open_files / 2, FILES_OF_ENGINE);
+    engine->results.max_fds = MIN(open_files / 8, 2048u);
+    engine->files.limit = open_files;
+    engine->files.most =
+        open_files - engine->results.max_fds - MIN(open_files / 2, FILES_OF_ENGINE);
     uint64_t available = MIN(engine->features.memory_available_bytes, cgroup_memory_left());
-    engine->memory_budget =
+    engine->runs.memory_budget =
         options->have_budget ? options->memory_budget : MAX(available / 10 * 8, (uint64_t)1);
     return 0;
 }
@@ -394,27 +397,27 @@ static void finish_engine(struct engine *engine) {
     launcher_drop_idle(engine);
     stream_forget_all(engine);
     drain_forget_all(engine);
-    while (!list_empty(&engine->profiles))
-        profile_free(container_of(engine->profiles.next, struct profile, node));
+    while (!list_empty(&engine->profiles.all))
+        profile_free(container_of(engine->profiles.all.next, struct profile, node));
     loop_run_tasks(engine->loop); /* launchers end in some */
-    if (engine->socket_path) {
-        (void)unlink(engine->socket_path);
-        free(engine->socket_path);
+    if (engine->server.socket_path) {
+        (void)unlink(engine->server.socket_path);
+        free(engine->server.socket_path);
     }
     hoards_finish(engine);
     process_finish(engine);
     deferred_close_wait();
     disk_upper_finish(engine);
-    close_fd(&engine->listen_fd);
-    close_fd(&engine->signal_fd);
-    close_fd(&engine->lock_fd);
+    close_fd(&engine->server.listen_fd);
+    close_fd(&engine->server.signal_fd);
+    close_fd(&engine->server.lock_fd);
     close_fd(&engine->null_fd);
-    if (engine->leftovers && cgroup_root_remove(cgroups) == 0)
-        engine->leftovers[0] = '\0';
+    if (engine->janitor.leftovers && cgroup_root_remove(cgroups) == 0)
+        engine->janitor.leftovers[0] = '\0';
     engine->cgroups = cgroup_root_free(cgroups);
     janitor_finish(engine);
-    free(engine->init_path);
-    free(engine->store_path);
+    free(engine->programs.init);
+    free(engine->programs.store);
     engine->loop = loop_free(engine->loop);
     log_at(LOG_INFO, "engine", NULL, "has ended");
     log_close();
@@ -423,8 +426,8 @@ static void finish_engine(struct engine *engine) {
 int engine_serve(const struct serve_options *options) {
     static struct engine engine;
 
-    engine.leftovers = options->leftovers;
-    engine.leftovers_size = options->leftovers_size;
+    engine.janitor.leftovers = options->leftovers;
+    engine.janitor.leftovers_size = options->leftovers_size;
     int status = start_engine(&engine, options);
     if (status)
         return status;

@@ -98,7 +98,7 @@ static bool is_branched(const struct session *session, const struct snapshot *sn
         if (child->parent == snapshot && (child->automatic != session->number || ++children > 1))
             return true;
     }
-    list_for_each(at, &session->engine->sessions) {
+    list_for_each(at, &session->engine->sessions.all) {
         const struct session *other = container_of(at, struct session, node);
 
         if (other->files.at == snapshot || other->files.base == snapshot)

@@ -79,7 +79,7 @@ static struct publisher *publisher_of(const struct session *session) {
 static void on_listener(struct loop_source *source, uint32_t events);
 
 static bool engine_is_full(const struct engine *engine) {
-    return n_connections >= engine->open_files / FILES_OF_RELAY;
+    return n_connections >= engine->files.limit / FILES_OF_RELAY;
 }
 
 static bool may_accept(const struct publisher *publisher) {
@@ -272,7 +272,7 @@ static struct published *published_free(struct published *published) {
         st.st_dev == published->file.st_dev)
         (void)unlink(published->address.local.sun_path);
     if (published->listener >= 0) {
-        published->publisher->session->engine->files--;
+        published->publisher->session->engine->files.used--;
         gateway_release(published->publisher->session->engine);
     }
     close_fd(&published->listener);
@@ -301,7 +301,7 @@ static int listen_on(struct published *published, const struct publish_address *
              0)
         return -errno;
     published->listener = TAKE_FD(listener);
-    engine->files++;
+    engine->files.used++;
     gateway_hold(engine);
     if (address->any.sa_family == AF_UNIX)
         (void)janitor_tell(engine, &socket_duty, address->local.sun_path);

@@ -108,7 +108,7 @@ void op_freeze(struct op *op) {
         op_wait(op, OP_WAIT_FREEZE_SLOT);
         return;
     }
-    op->take.init_serial = ++op->session->engine->next_exec;
+    op->take.init_serial = ++op->session->engine->sessions.next_exec;
     after_init_send(op, session_freeze(op->session, op->take.init_serial), OP_WAIT_FROZEN);
 }
 
@@ -129,7 +129,7 @@ static void start_dump_of_op(struct op *op) {
         op_wait(op, OP_WAIT_DUMP_SLOT);
         return;
     }
-    op->take.init_serial = ++session->engine->next_exec;
+    op->take.init_serial = ++session->engine->sessions.next_exec;
     session->checkpoint->was_thawed = session->state == SESSION_PAUSED;
     /* Also what is frozen for an agent (GUEST_FILES_ALONE): it would be captured as stopped. */
     int r = session->checkpoint->was_thawed || session->agents.n ? session_thaw(session) : 0;

@@ -596,7 +596,7 @@ void path_identities_published(struct engine *engine, struct profile *by, const 
         if (real && !strcmp(real, place))
             by->path_identities.items[i].base = published;
     }
-    list_for_each(node, &engine->profiles) {
+    list_for_each(node, &engine->profiles.all) {
         struct path_identities *path_identities =
             &container_of(node, struct profile, node)->path_identities;
 

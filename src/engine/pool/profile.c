@@ -62,7 +62,7 @@ static void tidy_profile(struct profile *profile) {
 
 /* Of all programs, those that interpreters have included. */
 static void for_all(struct engine *engine, void (*action)(struct profile *)) {
-    list_for_each(node, &engine->profiles) {
+    list_for_each(node, &engine->profiles.all) {
         struct profile *profile = container_of(node, struct profile, node),
                        *twin = profile->code.twin;
 
@@ -109,7 +109,7 @@ static void forget_idle(struct engine *engine, const struct profile *newest) {
     unsigned n = 0, n_warm = 0;
     size_t bytes = 0;
 
-    list_for_each(node, &engine->profiles) {
+    list_for_each(node, &engine->profiles.all) {
         struct profile *profile = container_of(node, struct profile, node);
 
         n++;
@@ -485,7 +485,7 @@ static void retire_profile(struct profile *profile, struct profile *next) {
     if (next) {
         next->number = profile->number;
         next->used_ns = clock_now_ns();
-        list_add_tail(&profile->engine->profiles, &next->node);
+        list_add_tail(&profile->engine->profiles.all, &next->node);
     }
     profile->number = 0;
     spares_drop(profile);
@@ -523,7 +523,7 @@ void profile_retire(struct engine *engine, const char *path, int take_fd, const 
     struct replaced *replaced = replaced_new(take_fd, path, kept);
     unsigned n = 0;
 
-    list_for_each(node, &engine->profiles) {
+    list_for_each(node, &engine->profiles.all) {
         struct profile *profile = container_of(node, struct profile, node);
 
         n++;
@@ -531,7 +531,7 @@ void profile_retire(struct engine *engine, const char *path, int take_fd, const 
             keep_replaced(profile, replaced);
     }
     /* The new ones are added at the end. */
-    list_for_each(node, &engine->profiles) {
+    list_for_each(node, &engine->profiles.all) {
         struct profile *profile = container_of(node, struct profile, node);
 
         if (!n--)
@@ -555,7 +555,7 @@ int profile_get(struct engine *engine, const char *text, size_t length,
 
     if (make_key(text, length, caller_environment, &key) < 0)
         return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "policy", "out of memory");
-    list_for_each(node, &engine->profiles) {
+    list_for_each(node, &engine->profiles.all) {
         struct profile *known = container_of(node, struct profile, node);
 
         if (known->number && known->key_length == key.length &&
@@ -586,9 +586,9 @@ int profile_get(struct engine *engine, const char *text, size_t length,
         profile_free(profile);
         return r;
     }
-    profile->number = ++engine->next_profile;
+    profile->number = ++engine->profiles.next_number;
     profile->used_ns = clock_now_ns();
-    list_add_tail(&engine->profiles, &profile->node);
+    list_add_tail(&engine->profiles.all, &profile->node);
     forget_idle(engine, profile);
     *ret_profile = profile;
     return 0;
@@ -622,13 +622,13 @@ int profile_of_before(
         return r;
     (void)path_identities_compare(&own->path_identities, path_identities, true);
     own->used_ns = clock_now_ns();
-    list_add_tail(&own->engine->profiles, &own->node);
+    list_add_tail(&own->engine->profiles.all, &own->node);
     *profile = own;
     return 0;
 }
 
 struct profile *profile_find(struct engine *engine, uint64_t number) {
-    list_for_each(node, &engine->profiles) {
+    list_for_each(node, &engine->profiles.all) {
         struct profile *profile = container_of(node, struct profile, node);
 
         if (number && profile->number == number) {
@@ -661,7 +661,7 @@ int profile_explain(struct engine *engine, const char *text, size_t length, stru
 
 /* After boxes, which point here, are gone or no longer do. */
 struct profile *profile_free(struct profile *profile) {
-    list_for_each(node, &profile->engine->boxes) {
+    list_for_each(node, &profile->engine->boxes.all) {
         struct box *box = container_of(node, struct box, node);
 
         if (box->profile == profile)
@@ -690,8 +690,8 @@ int profile_keep_spares(struct profile *profile) {
                           : MIN(MAX(profile->n_running, 1u), profile->engine->features.cpus);
     struct rollbox_error error;
 
-    while (profile->n_spares < wanted && !profile->engine->stopping && !profile->engine->n_queued &&
-           box_has_room(profile->engine)) {
+    while (profile->n_spares < wanted && !profile->engine->stopping &&
+           !profile->engine->runs.n_queued && box_has_room(profile->engine)) {
         struct box *box;
         int r = profile_new_box(profile, &(struct box_config){ 0 }, NULL, NULL, &box, &error);
 

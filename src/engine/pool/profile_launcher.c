@@ -36,7 +36,7 @@ static void on_ready(void *owner, struct launcher *launcher, const struct guest_
 
     if (n_fds >= 1)
         keep_namespace(profile, launcher, fds);
-    list_for_each(node, &profile->engine->boxes) {
+    list_for_each(node, &profile->engine->boxes.all) {
         struct box *box = container_of(node, struct box, node);
 
         if (box->profile == profile && box->launcher == launcher->number)

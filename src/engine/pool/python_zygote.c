@@ -563,7 +563,7 @@ static bool make_room(struct engine *engine) {
     struct profile *oldest = NULL;
     unsigned n = 0;
 
-    list_for_each(node, &engine->profiles) {
+    list_for_each(node, &engine->profiles.all) {
         struct profile *profile = container_of(node, struct profile, node);
 
         if (!profile->code.interpreter)
@@ -728,7 +728,7 @@ void interpreter_status(const struct engine *engine, struct buf *to) {
     uint64_t restored = 0, anew = 0;
     const char *problem = "";
 
-    list_for_each(node, &engine->profiles) {
+    list_for_each(node, &engine->profiles.all) {
         const struct interpreter *interpreter =
             container_of(node, struct profile, node)->code.interpreter;
 

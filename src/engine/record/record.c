@@ -431,7 +431,7 @@ int record_begin(struct session *session, struct wire_message *from, struct buf 
     if (recording_record(session))
         return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EEXIST, "arguments",
             "sandbox %s is recorded already", session->name);
-    if (!engine->recorder && recorder_start(engine, error) < 0)
+    if (!engine->record.recorder && recorder_start(engine, error) < 0)
         return -EAGAIN;
     struct recording *recording = recording_find(session);
     if (!recording)
@@ -446,7 +446,7 @@ int record_begin(struct session *session, struct wire_message *from, struct buf 
     record->next_step = 1;
     record_name(engine, session->number, record->id, sizeof record->id);
     list_init(&record->node);
-    list_add_tail(&engine->recorder->records, &record->node);
+    list_add_tail(&engine->record.recorder->records, &record->node);
     find_rules(recording, from, &rules);
     int r = begin_record(recording, &rules, from->fds[0], record, error);
     if (r < 0) {
@@ -472,14 +472,15 @@ static void closing(struct session_observer *observer) {
 static void on_patience(struct loop_timer *timer);
 
 static void wait_for_end(struct record *record) {
-    record->heard_before = record->engine->recorder ? record->engine->recorder->heard : 0;
+    record->heard_before =
+        record->engine->record.recorder ? record->engine->record.recorder->heard : 0;
     (void)loop_timer_set(
         record->engine->loop, &record->patience, clock_now_ns() + CLOSE_PATIENCE_NS, on_patience);
 }
 
 static void on_patience(struct loop_timer *timer) {
     struct record *record = container_of(timer, struct record, patience);
-    const struct recorder *recorder = record->engine->recorder;
+    const struct recorder *recorder = record->engine->record.recorder;
 
     if (recorder && recorder->heard > record->heard_before &&
         record->patient_until > clock_now_ns()) {
@@ -499,7 +500,7 @@ static enum observer_answer closed(struct session_observer *observer, bool is_wa
     struct record *record = recording_of(observer)->record;
 
     if (!record || !is_waited_for || record->is_given_up || record->phase == RECORD_IS_DONE ||
-        !record->engine->recorder)
+        !record->engine->record.recorder)
         return OBSERVER_CONTINUE;
     if (!record->patient_until) {
         record->patient_until = clock_now_ns() + MAX_CLOSE_PATIENCE_NS;
@@ -527,7 +528,7 @@ static void record_text(const struct session_observer *observer, struct buf *to)
 static void leave_record(struct record *record) {
     record->recording = NULL;
     loop_timer_clear(record->engine->loop, &record->patience);
-    if (record->phase == RECORD_IS_DONE || !record->engine->recorder)
+    if (record->phase == RECORD_IS_DONE || !record->engine->record.recorder)
         record_free(record);
 }
 
@@ -570,6 +571,6 @@ void record_init(void) {
 
 void record_finish(struct engine *engine) {
     network_step_flush(NULL);
-    if (engine->recorder)
-        recorder_leave(engine->recorder);
+    if (engine->record.recorder)
+        recorder_leave(engine->record.recorder);
 }

@@ -173,7 +173,7 @@ static int keep_message(struct recorder *recorder, struct record *record, struct
 
 void recorder_post(
     struct record *record, struct buf *message, const int *fds, size_t n_fds, uint64_t bytes) {
-    struct recorder *recorder = record->engine->recorder;
+    struct recorder *recorder = record->engine->record.recorder;
 
     if (record->phase != RECORD_IS_OPEN || !recorder)
         return;
@@ -208,7 +208,7 @@ static void lose_recorder(struct recorder *recorder) {
     loop_timer_clear(engine->loop, &recorder->ring);
     close_fd(&recorder->fd);
     close_fd(&recorder->bell);
-    engine->recorder = NULL;
+    engine->record.recorder = NULL;
     while (!list_empty(&recorder->sender.waiting))
         posted_free(recorder, posted_of(recorder->sender.waiting.next));
     list_for_each(node, &recorder->records) {
@@ -310,7 +310,7 @@ int recorder_start(struct engine *engine, struct rollbox_error *error) {
     recorder->bell = TAKE_FD(bell);
     sender_init(&recorder->sender, engine->loop, &recorder->source, on_posted);
     list_init(&recorder->records);
-    engine->recorder = recorder;
+    engine->record.recorder = recorder;
     return 0;
 }
 

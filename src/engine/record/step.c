@@ -120,9 +120,10 @@ void step_add_known(struct buf *to, const char *key, uint64_t value) {
 void record_name(struct engine *engine, uint64_t number, char *ret_id, size_t size) {
     /* So that sandboxes of several engines, or of one that was started again, are not mistaken for
      * each other. */
-    while (!engine->identity &&
-           getrandom(&engine->identity, sizeof engine->identity, 0) != sizeof engine->identity)
+    while (!engine->record.identity &&
+           getrandom(&engine->record.identity, sizeof engine->record.identity, 0) !=
+               sizeof engine->record.identity)
         ;
-    snprintf(ret_id, size, "%016llx-%llu", (unsigned long long)engine->identity,
+    snprintf(ret_id, size, "%016llx-%llu", (unsigned long long)engine->record.identity,
         (unsigned long long)number);
 }

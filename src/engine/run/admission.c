@@ -71,7 +71,7 @@ void admission_join(struct run *run) {
     struct client *client = run->admission.queued_at = run->client;
 
     if (list_empty(&client->queue))
-        list_add_tail(&run->engine->turns, &client->in_turns);
+        list_add_tail(&run->engine->runs.turns, &client->in_turns);
     list_add_tail(&client->queue, &run->in_queue);
     client->n_queued++;
 }
@@ -96,7 +96,7 @@ int admission_hold(struct run *run, struct rollbox_error *error) {
     const struct client *client = run->client;
     const struct engine *engine = run->engine;
     const unsigned max_fds =
-        engine->is_private ? UINT_MAX : MAX(engine->open_files / HELD_FDS_SHARE, HELD_FDS_LEAST);
+        engine->is_private ? UINT_MAX : MAX(engine->files.limit / HELD_FDS_SHARE, HELD_FDS_LEAST);
 
     run->admission.held_bytes = run->given.message.length;
     for (size_t i = 0; i < ARRAY_SIZE(run->fds.stdio); i++)
@@ -126,12 +126,13 @@ struct run *admission_first(const struct client *client) {
  * while one client's long runs have all the rest need not wait for the end of one. */
 static bool has_room(const struct client *client) {
     const struct engine *engine = client->engine;
-    const uint64_t budget = engine->memory_budget,
+    const uint64_t budget = engine->runs.memory_budget,
                    memory = admission_first(client)->profile->policy->max_memory_bytes;
     const uint64_t kept =
         engine->is_private || !client->n_running ? 0 : MIN(budget / 8, KEPT_FOR_OTHERS);
 
-    return !engine->n_running || !budget || engine->memory_reserved + memory <= budget - kept;
+    return !engine->runs.n_running || !budget ||
+           engine->runs.memory_reserved + memory <= budget - kept;
 }
 
 /* Its results wait: nothing of its is started that would add to them. */
@@ -142,12 +143,12 @@ static bool is_behind(const struct client *client) {
 struct client *admission_next(struct engine *engine) {
     struct client *best = NULL;
 
-    list_for_each(node, &engine->turns) {
+    list_for_each(node, &engine->runs.turns) {
         struct client *client = container_of(node, struct client, in_turns);
 
         if (is_behind(client))
             continue;
-        if (engine->memory_budget && client->passed >= engine->memory_budget)
+        if (engine->runs.memory_budget && client->passed >= engine->runs.memory_budget)
             return has_room(client) ? client : NULL;
         if (has_room(client) && (!best || client->memory_reserved < best->memory_reserved))
             best = client;
@@ -157,7 +158,7 @@ struct client *admission_next(struct engine *engine) {
 
 /* It has been given that much: those who had less, and no room, were passed. */
 static void note_passed(struct engine *engine, const struct client *served, uint64_t memory) {
-    list_for_each(node, &engine->turns) {
+    list_for_each(node, &engine->runs.turns) {
         struct client *client = container_of(node, struct client, in_turns);
 
         if (client != served && client->memory_reserved <= served->memory_reserved &&
@@ -174,14 +175,14 @@ void admission_start(struct run *run) {
     note_passed(engine, client, memory);
     client->passed = 0;
     admission_leave(run);
-    engine->n_queued--;
-    engine->memory_reserved += memory;
-    engine->n_running++;
+    engine->runs.n_queued--;
+    engine->runs.memory_reserved += memory;
+    engine->runs.n_running++;
     run->admission.reserved = true;
     charge(run);
     if (!list_empty(&client->queue)) {
         list_remove(&client->in_turns);
-        list_add_tail(&engine->turns, &client->in_turns);
+        list_add_tail(&engine->runs.turns, &client->in_turns);
     }
 }
 
@@ -192,8 +193,8 @@ void admission_end(struct run *run) {
         return;
     run->admission.reserved = false;
     uncharge(run);
-    engine->memory_reserved -= run->profile->policy->max_memory_bytes;
-    engine->n_running--;
+    engine->runs.memory_reserved -= run->profile->policy->max_memory_bytes;
+    engine->runs.n_running--;
 }
 
 void admission_move(struct run *run, struct client *to) {

@@ -124,7 +124,7 @@ static uint64_t sign_of(const struct look *look) {
 }
 
 static void record_growth(const struct hoards *hoards, int64_t growth) {
-    list_for_each(node, &hoards->engine->boxes) {
+    list_for_each(node, &hoards->engine->boxes.all) {
         struct box *box = container_of(node, struct box, node);
         const struct look *look = look_of(hoards, box);
 
@@ -145,7 +145,7 @@ static struct box *find_worst(const struct hoards *hoards, bool by_sign) {
     struct box *worst = NULL;
     uint64_t most = 0;
 
-    list_for_each(node, &hoards->engine->boxes) {
+    list_for_each(node, &hoards->engine->boxes.all) {
         struct box *box = container_of(node, struct box, node);
         const struct look *look = look_of(hoards, box);
 
@@ -173,7 +173,7 @@ static void judge_growth(struct hoards *hoards, int64_t growth) {
     }
     if (!(box = find_worst(hoards, true)))
         return;
-    list_for_each(node, &hoards->engine->boxes)
+    list_for_each(node, &hoards->engine->boxes.all)
         container_of(node, struct box, node)->suspected_bytes = 0;
     end_box(box);
 }
@@ -241,14 +241,14 @@ static int begin_look(struct hoards *hoards, const struct hoard_host *now) {
     struct engine *engine = hoards->engine;
     int ends[2], r;
 
-    hoards->looks = calloc(MAX(engine->n_boxes, 1u), sizeof *hoards->looks);
+    hoards->looks = calloc(MAX(engine->boxes.n, 1u), sizeof *hoards->looks);
     if (!hoards->looks)
         return -ENOMEM;
     hoards->n_looks = hoards->n_read = 0;
-    list_for_each(node, &engine->boxes) {
+    list_for_each(node, &engine->boxes.all) {
         const struct box *box = container_of(node, struct box, node);
 
-        if (is_used(box) && hoards->n_looks < engine->n_boxes)
+        if (is_used(box) && hoards->n_looks < engine->boxes.n)
             hoards->looks[hoards->n_looks++] = (struct look){ .box = box,
                 .made_ns = box->made_ns,
                 .pid = box->pid,
@@ -286,7 +286,7 @@ static void lower_figures(struct hoard_host *to, const struct hoard_host *now) {
 static bool has_grown(const struct hoards *hoards, const struct hoard_host *now) {
     return now->files >= hoards->base.files + STEP_FILES ||
            now->kernel_bytes >=
-               hoards->base.kernel_bytes + STEP_BYTES + hoards->engine->n_boxes * STEP_A_BOX;
+               hoards->base.kernel_bytes + STEP_BYTES + hoards->engine->boxes.n * STEP_A_BOX;
 }
 
 /* Growth is not seen where others give back as many at the same time. */
@@ -296,9 +296,9 @@ static bool may_have_many(
 }
 
 static int64_t pause_of(const struct engine *engine) {
-    if (!list_empty(&engine->runs))
+    if (!list_empty(&engine->runs.all))
         return TICK_NS;
-    list_for_each(node, &engine->boxes)
+    list_for_each(node, &engine->boxes.all)
         if (is_used(container_of(node, struct box, node)))
             return IDLE_TICK_NS;
     return 0;

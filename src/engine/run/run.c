@@ -73,7 +73,7 @@ struct run *run_new(struct engine *engine) {
     list_init(&run->of_session);
     list_init(&run->of_client);
     list_init(&run->waiters);
-    list_add_tail(&engine->runs, &run->of_engine);
+    list_add_tail(&engine->runs.all, &run->of_engine);
     run->terminal.input = -EBADF;
     run->end.counts = (struct run_counts){ UINT64_MAX, UINT64_MAX, UINT64_MAX, 0, NULL };
     for (size_t i = 0; i < ARRAY_SIZE(run->fds.stdio); i++)
@@ -126,7 +126,7 @@ static bool is_operation(const struct run *run, const unsigned char *operation, 
 /* One that has failed is none: a retry of it is meant to try again. */
 struct run *run_find(struct engine *engine, const struct run *except,
     const unsigned char *operation, size_t length) {
-    list_for_each(node, &engine->runs) {
+    list_for_each(node, &engine->runs.all) {
         struct run *run = container_of(node, struct run, of_engine);
 
         if (run != except && is_operation(run, operation, length))
@@ -224,7 +224,7 @@ void run_fail(struct run *run, enum rollbox_error_code code, int error_number, c
     }
     if (!list_empty(&run->in_queue)) {
         admission_leave(run);
-        run->engine->n_queued--;
+        run->engine->runs.n_queued--;
     }
     if (run->box && run->box->pidfd >= 0 && run->state == RUN_RUNNING) {
         run->end.killed = true;
@@ -548,7 +548,7 @@ void run_abandon(struct run *run) {
 }
 
 void run_forget_client(struct client *client) {
-    list_for_each(node, &client->engine->runs)
+    list_for_each(node, &client->engine->runs.all)
         forget_waiter(container_of(node, struct run, of_engine), client);
 }
 
@@ -582,7 +582,7 @@ void run_cancel(struct client *client, uint64_t serial, enum rollbox_outcome out
             run_kill(run, outcome);
         return;
     }
-    list_for_each(node, &client->engine->runs)
+    list_for_each(node, &client->engine->runs.all)
         if (cancel_waiter(container_of(node, struct run, of_engine), client, serial))
             return;
 }
@@ -710,7 +710,7 @@ static int hand_over(struct run *run, const struct box *box) {
 static uint64_t other_processes(const struct engine *engine) {
     uint64_t n = 0;
 
-    list_for_each(node, &engine->runs) {
+    list_for_each(node, &engine->runs.all) {
         const struct run *run = container_of(node, struct run, of_engine);
 
         if (!run->session && run->state == RUN_RUNNING && run->box && run->box->private_dir)
@@ -789,9 +789,9 @@ static void start_queued(struct engine *engine) {
             return;
         }
         if (start_run(run, &error) < 0) {
-            if (error.code == ROLLBOX_ERR_RESOURCE_EXHAUSTED && engine->n_boxes) {
+            if (error.code == ROLLBOX_ERR_RESOURCE_EXHAUSTED && engine->boxes.n) {
                 profile_drop_spares(engine);
-                if (engine->n_boxes)
+                if (engine->boxes.n)
                     return; /* the next box to be freed schedules again */
                 continue;
             }
@@ -804,12 +804,12 @@ static void start_queued(struct engine *engine) {
 }
 
 static void on_schedule(struct loop_task *task) {
-    start_queued(container_of(task, struct engine, schedule_runs));
+    start_queued(container_of(task, struct engine, runs.schedule));
 }
 
 void run_schedule(struct engine *engine) {
-    if (!list_empty(&engine->turns))
-        loop_defer(engine->loop, &engine->schedule_runs, on_schedule);
+    if (!list_empty(&engine->runs.turns))
+        loop_defer(engine->loop, &engine->runs.schedule, on_schedule);
 }
 
 void run_release_code(struct engine *engine, struct list *in_queue) {

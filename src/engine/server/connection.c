@@ -54,13 +54,13 @@ void engine_stop(struct engine *engine) {
     if (engine->stopping)
         return;
     engine->stopping = true;
-    loop_remove(engine->loop, &engine->listen);
-    while (!list_empty(&engine->clients))
-        client_free(container_of(engine->clients.next, struct client, node));
+    loop_remove(engine->loop, &engine->server.listen);
+    while (!list_empty(&engine->server.clients))
+        client_free(container_of(engine->server.clients.next, struct client, node));
     session_close_all(engine);
-    list_for_each(node, &engine->boxes)
+    list_for_each(node, &engine->boxes.all)
         box_kill(container_of(node, struct box, node));
-    if (!engine->n_boxes)
+    if (!engine->boxes.n)
         loop_stop(engine->loop);
 }
 
@@ -70,7 +70,7 @@ void client_free(struct client *client) {
     loop_remove(engine->loop, &client->source);
     loop_timer_clear(engine->loop, &client->sender.retry);
     close_fd(&client->fd);
-    engine->n_clients--;
+    engine->server.n_clients--;
     list_remove(&client->node);
     while (!list_empty(&client->sender.waiting))
         on_sent(
@@ -197,19 +197,21 @@ static void handle_explain(struct client *client, struct wire_message *message) 
 void server_status(struct engine *engine, struct buf *to) {
     unsigned plans = 0, spares = 0;
 
-    list_for_each(node, &engine->profiles) {
+    list_for_each(node, &engine->profiles.all) {
         plans++;
         spares += container_of(node, struct profile, node)->n_spares;
     }
     buf_printf(to,
         "{\"pid\": %d, \"version\": \"%s\", \"private\": %s, \"clients\": %u, \"sandboxes\": %u, "
         "\"sessions\": %u, \"running\": %u, \"queued\": %u, \"plans\": %u, \"spares\": %u, ",
-        (int)getpid(), ROLLBOX_VERSION, engine->is_private ? "true" : "false", engine->n_clients,
-        engine->n_boxes, engine->n_sessions, engine->n_running, engine->n_queued, plans, spares);
+        (int)getpid(), ROLLBOX_VERSION, engine->is_private ? "true" : "false",
+        engine->server.n_clients, engine->boxes.n, engine->sessions.n, engine->runs.n_running,
+        engine->runs.n_queued, plans, spares);
     buf_printf(to,
         "\"memory_budget_bytes\": %llu, \"memory_reserved_bytes\": %llu, \"cgroup\": \"%s\", "
         "\"landlock_abi\": %d, ",
-        (unsigned long long)engine->memory_budget, (unsigned long long)engine->memory_reserved,
+        (unsigned long long)engine->runs.memory_budget,
+        (unsigned long long)engine->runs.memory_reserved,
         cgroup_backend_name(cgroup_root_backend(engine->cgroups)), engine->features.landlock_abi);
     interpreter_status(engine, to);
     buf_add_text(to, ", ");
@@ -217,14 +219,14 @@ void server_status(struct engine *engine, struct buf *to) {
     buf_add_text(to, ", ");
     log_status(to);
     buf_add_text(to, ", \"connections\": [");
-    list_for_each(node, &engine->clients) {
+    list_for_each(node, &engine->server.clients) {
         const struct client *client = container_of(node, struct client, node);
 
         buf_printf(to,
             "%s{\"pid\": %d, \"uid\": %u, \"requests\": %u, \"queued\": %u, \"running\": %u, "
             "\"memory_reserved_bytes\": %llu, \"unread_bytes\": %zu}",
-            node == engine->clients.next ? "" : ", ", (int)client->pid, (unsigned)client->uid,
-            client->n_requests, client->n_queued, client->n_running,
+            node == engine->server.clients.next ? "" : ", ", (int)client->pid,
+            (unsigned)client->uid, client->n_requests, client->n_queued, client->n_running,
             (unsigned long long)client->memory_reserved, client->sender.bytes);
     }
     buf_add_text(to, "]}");
@@ -371,7 +373,7 @@ int client_new(struct engine *engine, int take_fd) {
     socklen_t size = sizeof peer;
 
     if (!engine->is_private &&
-        engine->n_clients >= MAX(engine->open_files / CLIENTS_SHARE, CLIENTS_LEAST)) {
+        engine->server.n_clients >= MAX(engine->files.limit / CLIENTS_SHARE, CLIENTS_LEAST)) {
         refuse_connection(fd);
         return -ENOBUFS;
     }
@@ -379,7 +381,7 @@ int client_new(struct engine *engine, int take_fd) {
     if (!client)
         return -ENOMEM;
     client->engine = engine;
-    engine->handle_request = server_handle;
+    engine->server.handle_request = server_handle;
     list_init(&client->node);
     list_init(&client->runs);
     list_init(&client->sessions);
@@ -399,7 +401,7 @@ int client_new(struct engine *engine, int take_fd) {
         return r;
     }
     client->fd = TAKE_FD(fd);
-    engine->n_clients++;
-    list_add_tail(&engine->clients, &client->node);
+    engine->server.n_clients++;
+    list_add_tail(&engine->server.clients, &client->node);
     return 0;
 }

@@ -118,17 +118,17 @@ void debug_dump(struct engine *engine, struct buf *to) {
         "{\"pid\": %d, \"boxes\": %u, \"queued\": %u, \"running\": %u, \"stopping\": %s, "
         "\"memory_reserved_bytes\": %llu, \"memory_budget_bytes\": %llu, \"files\": %u, "
         "\"max_files\": %u, \"sandboxes\": [",
-        (int)getpid(), engine->n_boxes, engine->n_queued, engine->n_running,
-        truth(engine->stopping), (unsigned long long)engine->memory_reserved,
-        (unsigned long long)engine->memory_budget, engine->files, engine->max_files);
-    list_for_each(node, &engine->sessions) {
+        (int)getpid(), engine->boxes.n, engine->runs.n_queued, engine->runs.n_running,
+        truth(engine->stopping), (unsigned long long)engine->runs.memory_reserved,
+        (unsigned long long)engine->runs.memory_budget, engine->files.used, engine->files.most);
+    list_for_each(node, &engine->sessions.all) {
         buf_add_text(to, between);
         add_session(container_of(node, struct session, node), to);
         between = ", ";
     }
     buf_add_text(to, "], \"runs\": [");
     between = "";
-    list_for_each(node, &engine->runs) {
+    list_for_each(node, &engine->runs.all) {
         const struct run *run = container_of(node, struct run, of_engine);
 
         if (run->session || n++ >= MAX_RUNS)

@@ -371,7 +371,7 @@ void run_request(struct client *client, struct wire_message *message) {
     }
     run->profile->n_runs++;
     run->profile->n_running++;
-    run->engine->n_queued++;
+    run->engine->runs.n_queued++;
     if (run->is_code && interpreter_queue(run->profile, &run->in_queue))
         return;
     run_enqueue(run);

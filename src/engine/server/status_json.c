@@ -211,7 +211,7 @@ void session_text_all(struct engine *engine, bool has_stats, struct buf *to) {
     const char *between = "";
 
     buf_add_text(to, "[");
-    list_for_each(node, &engine->sessions) {
+    list_for_each(node, &engine->sessions.all) {
         struct session *session = container_of(node, struct session, node);
 
         if (session->state == SESSION_CLOSING || session->is_dry_run)

@@ -223,7 +223,7 @@ static struct op *add_operation(struct call *call) {
 static struct session *find_created(struct engine *engine, const struct wire_field *operation) {
     if (!operation->length)
         return NULL;
-    list_for_each(node, &engine->sessions) {
+    list_for_each(node, &engine->sessions.all) {
         struct session *session = container_of(node, struct session, node);
 
         if (session->state != SESSION_CLOSING &&
@@ -253,7 +253,7 @@ static int check_create(struct call *call, struct profile **ret_profile) {
         return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments",
             "name: 1 to %d letters, digits, '_', '.' and '-', the first no '.' or '-'",
             SESSION_NAME_MAX);
-    if (request->sandbox && !engine->has_adopted &&
+    if (request->sandbox && !engine->stored.was_searched &&
         hibernate_reattach(engine, request->sandbox, false, error) == -EBUSY)
         return -EBUSY;
     if (request->sandbox && session_find(engine, request->sandbox))
@@ -268,7 +268,7 @@ static int check_create(struct call *call, struct profile **ret_profile) {
         return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, EMFILE, "setup",
             "%u sandboxes are all that the limit of open files bears; raise it (ulimit -n), or "
             "close some",
-            engine->n_sessions);
+            engine->sessions.n);
     }
     *ret_profile = profile;
     return 0;
@@ -808,8 +808,8 @@ void verbs_request(struct client *client, struct wire_message *message) {
         error_set(&error, ROLLBOX_ERR_PROTOCOL, EBADMSG, "arguments",
             "the request has a field that this engine does not know");
     else {
-        if (!client->engine->has_adopted)
-            client->engine->has_adopted =
+        if (!client->engine->stored.was_searched)
+            client->engine->stored.was_searched =
                 hibernate_reattach(client->engine, NULL, false, NULL) != -EBUSY;
         r = dispatch(&call);
     }

@@ -63,7 +63,7 @@ void exec_enter(struct run *run) {
             }
         }
     run->session_ops = &session_ops;
-    run->init.serial = ++run->engine->next_exec;
+    run->init.serial = ++run->engine->sessions.next_exec;
     list_add_tail(&session->commands.runs, &run->of_session);
     list_add_tail(&session->commands.waiting, &run->in_queue);
     session->commands.n_runs++;
@@ -101,7 +101,7 @@ struct run *exec_adopt(struct session *session, const struct checkpoint_command 
     session_name_operation(session, run->operation, &run->operation_length);
     wire_begin(&run->given.message, GUEST_EXEC, 0);
     wire_add_text(&run->given.message, GUEST_ARG, command->description);
-    run->init.serial = ++run->engine->next_exec;
+    run->init.serial = ++run->engine->sessions.next_exec;
     list_add_tail(&session->commands.runs, &run->of_session);
     session->commands.n_runs++;
     /* After a reset it is under way again. */

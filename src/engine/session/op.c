@@ -105,7 +105,7 @@ static void retire_op(struct op *op) {
     struct session *session = op->session;
 
     if (op->verb == VERB_FORK && !op->from)
-        session->engine->forked_last = session;
+        session->engine->sessions.forked_last = session;
     op_free(op);
     snapshot_tree_gc(session->files.tree);
     session_schedule(session);
@@ -376,7 +376,7 @@ void op_measured(struct layer *layer) {
     layer->bytes = layer->upper->bytes;
     layer->entries = layer->upper->entries;
     layer_get(layer);
-    list_for_each(at, &engine->sessions) {
+    list_for_each(at, &engine->sessions.all) {
         struct session *session = container_of(at, struct session, node);
         struct op *op = session_first_op(session);
 
@@ -387,7 +387,7 @@ void op_measured(struct layer *layer) {
 }
 
 void op_compacted(struct engine *engine, struct snapshot *snapshot) {
-    list_for_each(at, &engine->sessions) {
+    list_for_each(at, &engine->sessions.all) {
         struct session *session = container_of(at, struct session, node);
         struct op *op = session_first_op(session);
 

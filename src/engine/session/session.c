@@ -42,7 +42,7 @@ struct list *session_bucket(struct engine *engine, const char *name) {
 
     for (; *name; name++)
         hash = (hash ^ (unsigned char)*name) * 16777619u;
-    return &engine->sessions_by[(hash ^ hash >> 16) % ARRAY_SIZE(engine->sessions_by)];
+    return &engine->sessions.by_name[(hash ^ hash >> 16) % ARRAY_SIZE(engine->sessions.by_name)];
 }
 
 struct session *session_find(struct engine *engine, const char *name) {
@@ -86,7 +86,7 @@ void session_name_operation(
 }
 
 int session_not_found(const struct engine *engine, const char *name, struct rollbox_error *error) {
-    const unsigned n = engine->n_unreadable;
+    const unsigned n = engine->stored.n_unreadable;
 
     return error_set(error, ROLLBOX_ERR_NOT_FOUND, ENOENT, "arguments",
         "there is no sandbox %.100s; `rollbox ps` lists those there are%s", name ? name : "?",

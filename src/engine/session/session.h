@@ -130,7 +130,7 @@ struct session_timers {
 /* Looks at the memory of the session's box: session.c. */
 struct session_watch {
     struct loop_timer timer;
-    int64_t cost_ns;          /* of the last look; counted in engine->memory_poll_cost_ns */
+    int64_t cost_ns;          /* of the last look; counted in engine->sessions.poll_cost_ns */
     unsigned n_out_of_memory; /* how often all processes were ended for want of memory */
 };
 
@@ -138,8 +138,8 @@ struct session {
     struct engine *engine;
     struct profile *profile;
     struct client *client; /* NULL: detached */
-    struct list node;      /* engine->sessions */
-    struct list by_name;   /* engine->sessions_by */
+    struct list node;      /* engine->sessions.all */
+    struct list by_name;   /* engine->sessions.by_name */
     struct list of_client;
     char name[SESSION_NAME_MAX + 1];
     uint64_t number;

@@ -48,7 +48,7 @@ static const struct box_owner_ops box_ops;
 /* A look at one without a memory cgroup costs some fifty microseconds: at a thousand of them
  * nothing would be left for requests. */
 static void note_watching(struct session *session, int64_t took_ns) {
-    engine_account(&session->engine->memory_poll_cost_ns, &session->watch.cost_ns, took_ns);
+    engine_account(&session->engine->sessions.poll_cost_ns, &session->watch.cost_ns, took_ns);
 }
 
 void session_stop_watching(struct session *session) {
@@ -554,7 +554,7 @@ static void on_watch(struct loop_timer *timer) {
         session_out_of_memory(session, false);
     if (processes || session->commands.n_runs) {
         (void)loop_timer_set(session->engine->loop, timer,
-            now + MAX(WATCH_NS, WATCH_SHARE * session->engine->memory_poll_cost_ns), on_watch);
+            now + MAX(WATCH_NS, WATCH_SHARE * session->engine->sessions.poll_cost_ns), on_watch);
         return;
     }
     note_watching(session, 0);

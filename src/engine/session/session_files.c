@@ -92,7 +92,7 @@ struct snapshot *session_files_seal(struct session *session, struct box *box) {
 /* ---- the snapshots that sessions use ---- */
 
 static bool is_committed(const struct snapshot *snapshot) {
-    list_for_each(node, &snapshot->engine->sessions)
+    list_for_each(node, &snapshot->engine->sessions.all)
         if (container_of(node, struct session, node)->files.committed == snapshot)
             return true;
     return false;
@@ -101,7 +101,7 @@ static bool is_committed(const struct snapshot *snapshot) {
 static void pin_tree(struct snapshot_tree *tree) {
     struct engine *engine = container_of(tree->snapshots.next, struct snapshot, in_tree)->engine;
 
-    list_for_each(at, &engine->sessions) {
+    list_for_each(at, &engine->sessions.all) {
         const struct session *session = container_of(at, struct session, node);
 
         if (session->files.tree != tree)
@@ -121,7 +121,7 @@ static void pin_tree(struct snapshot_tree *tree) {
 static void list_names(struct snapshot *snapshot, struct buf *to) {
     const char *comma = "";
 
-    list_for_each(node, &snapshot->engine->sessions) {
+    list_for_each(node, &snapshot->engine->sessions.all) {
         struct session *session = container_of(node, struct session, node);
 
         if (session->files.tree != snapshot->tree ||

@@ -140,7 +140,7 @@ struct session *session_new(struct engine *engine, struct profile *profile, stru
     session->engine = engine;
     session->profile = profile;
     session->client = client;
-    session->number = ++engine->next_session;
+    session->number = ++engine->sessions.next_number;
     session->origin.seed = profile->policy->random_seed;
     session->origin.clone_id = -1;
     session->files.tree = tree;
@@ -153,7 +153,7 @@ struct session *session_new(struct engine *engine, struct profile *profile, stru
     else
         do
             snprintf(session->name, sizeof session->name, "box-%llu",
-                (unsigned long long)++engine->next_name);
+                (unsigned long long)++engine->sessions.next_name);
         while (session_find(engine, session->name));
     session->schedule.run = on_schedule;
     session->timers.idle.callback = on_idle;
@@ -165,12 +165,12 @@ struct session *session_new(struct engine *engine, struct profile *profile, stru
     list_init(&session->queue.ops);
     list_init(&session->commands.ended);
     list_init(&session->observers);
-    list_add_tail(&engine->sessions, &session->node);
+    list_add_tail(&engine->sessions.all, &session->node);
     list_add_tail(session_bucket(engine, session->name), &session->by_name);
     if (client)
         list_add_tail(&client->sessions, &session->of_client);
     profile->n_sessions++;
-    engine->n_sessions++;
+    engine->sessions.n++;
     log_at(LOG_INFO, "session", ABOUT(.sandbox = session->name), "created");
     return session;
 }
@@ -210,8 +210,8 @@ static void session_free(struct session *session) {
         free(ended->command);
         free(ended);
     }
-    if (engine->forked_last == session)
-        engine->forked_last = NULL;
+    if (engine->sessions.forked_last == session)
+        engine->sessions.forked_last = NULL;
     gateway_forget_session(session->number);
     session->checkpoint = session_checkpoint_free(session->checkpoint);
     free(session->commands.orphan_pipes);
@@ -224,7 +224,7 @@ static void session_free(struct session *session) {
     list_remove(&session->by_name);
     list_remove(&session->of_client);
     session->profile->n_sessions--;
-    engine->n_sessions--;
+    engine->sessions.n--;
     log_at(LOG_INFO, "session", ABOUT(.sandbox = session->name), "is gone");
     profile_leave(session->profile);
     free(session);
@@ -236,7 +236,7 @@ void session_close(struct session *session) {
     if (session->state == SESSION_CLOSING)
         return;
     /* Where one fork is given up, the next may be wanted. */
-    struct session *forked = session->engine->forked_last,
+    struct session *forked = session->engine->sessions.forked_last,
                    *of = forked && forked != session && session->origin.parent == forked->number
                              ? forked
                              : NULL;
@@ -269,7 +269,7 @@ void session_close(struct session *session) {
 }
 
 void session_forget_client(struct client *client) {
-    list_for_each(node, &client->engine->sessions)
+    list_for_each(node, &client->engine->sessions.all)
         list_for_each(at, &container_of(node, struct session, node)->queue.ops) {
             struct op *op = container_of(at, struct op, node);
 
@@ -288,7 +288,7 @@ void session_close_all(struct engine *engine) {
     /* Closing one may end others. */
     do {
         next = NULL;
-        list_for_each(node, &engine->sessions)
+        list_for_each(node, &engine->sessions.all)
             if (!next && container_of(node, struct session, node)->state != SESSION_CLOSING)
                 next = container_of(node, struct session, node);
         if (next)

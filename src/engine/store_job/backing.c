@@ -19,7 +19,7 @@ struct backing *backing_put(struct backing *backing) {
             hibernated_remove(store, WOKEN_DIRECTORY, backing->id) == 0)
             store_job_forget(backing->engine);
         close_fd(&backing->lock);
-        backing->engine->files--;
+        backing->engine->files.used--;
     }
     free(backing);
     return NULL;

@@ -172,7 +172,7 @@ static int spawn_store(
         fds[STORE_JOB_FIRST_FD + i] = TAKE_FD(request->take_fds[i]);
     int moved = move_up(fds, n_fds);
     r = r < 0 ? r : moved;
-    r = r < 0 ? r : spawn_clean(engine->store_path, argv, fds, (int)n_fds, &job->pid);
+    r = r < 0 ? r : spawn_clean(engine->programs.store, argv, fds, (int)n_fds, &job->pid);
     for (size_t i = 0; i < n_fds; i++)
         close_fd(&fds[i]);
     if (r >= 0 && (job->pidfd = sys_pidfd_open(job->pid, 0)) < 0)
@@ -181,10 +181,10 @@ static int spawn_store(
 }
 
 int store_job_check_program(const struct engine *engine, struct rollbox_error *error) {
-    return engine->store_path ? 0
-                              : error_set(error, ROLLBOX_ERR_ENGINE_START, ENOENT, "run",
-                                    "rollbox-store cannot be found beside the engine; is the "
-                                    "installation complete?");
+    return engine->programs.store ? 0
+                                  : error_set(error, ROLLBOX_ERR_ENGINE_START, ENOENT, "run",
+                                        "rollbox-store cannot be found beside the engine; is the "
+                                        "installation complete?");
 }
 
 int store_job_start(struct engine *engine, const struct store_job_request *request,
@@ -211,7 +211,7 @@ int store_job_start(struct engine *engine, const struct store_job_request *reque
             sys_pidfd_send_signal(job->pidfd, SIGKILL, NULL, 0);
         release_job(job);
         return error_set(error, error_code_of(-r, ROLLBOX_ERR_ENGINE_START), -r, "run",
-            "%s cannot be started: %s", engine->store_path, strerror(-r));
+            "%s cannot be started: %s", engine->programs.store, strerror(-r));
     }
     job->user = request->user;
     job->data = request->data;
@@ -233,8 +233,9 @@ int store_job_open_store(const struct engine *engine, int *ret_store, struct rol
 static pid_t start_alone(const struct engine *engine, char *const *argv) {
     int fds[STORE_JOB_FIRST_FD] = { engine->null_fd, engine->null_fd, engine->null_fd };
     pid_t pid;
-    int r = engine->store_path ? spawn_clean(engine->store_path, argv, fds, ARRAY_SIZE(fds), &pid)
-                               : -ENOENT;
+    int r = engine->programs.store
+                ? spawn_clean(engine->programs.store, argv, fds, ARRAY_SIZE(fds), &pid)
+                : -ENOENT;
 
     return r < 0 ? r : pid;
 }
