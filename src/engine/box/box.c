@@ -114,13 +114,13 @@ void box_release_spare(struct box *box) {
 }
 
 static void close_fds_until_dead(struct box *box) {
-    for (size_t i = 0; i < box->fds_until_dead.length / sizeof(int); i++) {
+    for (size_t i = 0; i < box->end.fds_until_dead.length / sizeof(int); i++) {
         int fd;
 
-        memcpy(&fd, box->fds_until_dead.data + i * sizeof fd, sizeof fd);
+        memcpy(&fd, box->end.fds_until_dead.data + i * sizeof fd, sizeof fd);
         close(fd);
     }
-    buf_done(&box->fds_until_dead);
+    buf_done(&box->end.fds_until_dead);
 }
 
 /* The launcher that has what is left over for later boxes: never a zygote, which ends with its
@@ -128,7 +128,7 @@ static void close_fds_until_dead(struct box *box) {
 static struct launcher *pool_of(const struct box *box) {
     struct launcher *launcher = box->profile ? box->profile->launcher : NULL;
 
-    return launcher && launcher->number == box->launcher ? launcher : NULL;
+    return launcher && launcher->number == box->creation.launcher ? launcher : NULL;
 }
 
 static const struct file_ids no_ids = { .fd = -EBADF, .mounts = -EBADF, .waits = -EBADF };
@@ -148,7 +148,7 @@ static void lend_ids(struct box *box) {
         return;
     }
     box->file_ids = launcher_lend_ids(
-        box->engine, box->is_layered || needs_mounts ? pool : NULL, flags & PLAN_MANY_USERS);
+        box->engine, box->lower.is_layered || needs_mounts ? pool : NULL, flags & PLAN_MANY_USERS);
 }
 
 static void take_ids(struct box *box) {
@@ -160,7 +160,7 @@ static void box_free(struct box *box) {
     struct engine *engine = box->engine;
     bool has_lived = box->pid > 0; /* and so held what others may be waiting for */
 
-    loop_remove(engine->loop, &box->death);
+    loop_remove(engine->loop, &box->end.death);
     loop_remove(engine->loop, &box->answers);
     loop_timer_clear(engine->loop, &box->deadline);
     close_fd(&box->pidfd);
@@ -173,7 +173,7 @@ static void box_free(struct box *box) {
     if (box->disk >= 0 && !box->upper) /* of an upper it frees nothing */
         deferred_close(TAKE_FD(box->disk));
     close_fd(&box->disk);
-    free(box->files_baseline);
+    free(box->baseline.files);
     struct launcher *pool = pool_of(box);
     if (box->netns >= 0 && pool && pool->n_free_netns < ARRAY_SIZE(pool->free_netns))
         pool->free_netns[pool->n_free_netns++] = TAKE_FD(box->netns);
@@ -186,11 +186,11 @@ static void box_free(struct box *box) {
         process_end_strays(engine);
     }
     box->upper = disk_upper_put(box->upper);
-    if (box->held)
-        box->release(box->held);
+    if (box->lower.held)
+        box->lower.release(box->lower.held);
     list_remove(&box->node);
     list_remove(&box->in_profile);
-    launcher_job_cancel(&box->job);
+    launcher_job_cancel(&box->creation.job);
     engine->boxes.n--;
     set_files(box, 0);
     free(box);
@@ -220,7 +220,7 @@ static const struct box_owner_ops *take_owner(struct box *box, void **ret_owner)
 
 /* Set up, and known: there are two to say so, init and the launcher, and either may be late. */
 static void become_ready(struct box *box) {
-    if (box->state != BOX_SETUP || !box->is_set_up || box->pid <= 0)
+    if (box->state != BOX_SETUP || !box->creation.is_set_up || box->pid <= 0)
         return;
     box->state = BOX_READY;
     disk_upper_watch(box);
@@ -259,7 +259,7 @@ static void take_ready(struct box *box, const struct guest_record *record, int *
         }
         set_files(box, box->files + gateway_box_files(box));
     }
-    box->is_set_up = true;
+    box->creation.is_set_up = true;
     become_ready(box);
 }
 
@@ -302,13 +302,13 @@ static void on_answer(struct loop_source *source, uint32_t events) {
 }
 
 static void on_death(struct loop_source *source, uint32_t events) {
-    struct box *box = container_of(source, struct box, death);
+    struct box *box = container_of(source, struct box, end.death);
     siginfo_t unused;
     void *owner;
 
     (void)events;
     (void)waitid(P_PIDFD, (id_t)box->pidfd, &unused, WEXITED | WNOHANG);
-    loop_remove(box->engine->loop, &box->death);
+    loop_remove(box->engine->loop, &box->end.death);
     /* What init said before it died is still in the socket. */
     while (handle_answer(box))
         ;
@@ -324,8 +324,8 @@ static void on_deadline(struct loop_timer *timer) {
         .kind = GUEST_FAILED, .stage = GUEST_STAGE_SPAWN, .error = ETIMEDOUT
     };
 
-    if (launcher_job_is_pending(&box->job))
-        launcher_kill(box->job.launcher); /* and with it all that wait for it */
+    if (launcher_job_is_pending(&box->creation.job))
+        launcher_kill(box->creation.job.launcher); /* and with it all that wait for it */
     else if (box->private_dir && box->state == BOX_DYING)
         sys_pidfd_send_signal(
             box->pidfd, SIGKILL, NULL, 0); /* it had its time; what it leaves is for us to end */
@@ -452,7 +452,7 @@ static uint32_t collect_fds(const struct box *box, const struct box_config *conf
         flags |= GUEST_CREATE_CGROUP;
     }
     /* Of files in memory the launcher makes the namespace, the first time. */
-    if (box->is_layered && box->file_ids.id && !mounts->n_uppers)
+    if (box->lower.is_layered && box->file_ids.id && !mounts->n_uppers)
         flags |= GUEST_CREATE_MAPS;
     if (flags & GUEST_CREATE_MAPS && box->file_ids.fd >= 0) {
         fds[n++] = box->file_ids.fd;
@@ -472,7 +472,7 @@ static uint32_t collect_fds(const struct box *box, const struct box_config *conf
         flags |= GUEST_CREATE_LOADS;
     }
     flags |= config->tracks ? GUEST_CREATE_NOTES : 0;
-    flags |= box->is_layered ? GUEST_CREATE_LAYERED : 0;
+    flags |= box->lower.is_layered ? GUEST_CREATE_LAYERED : 0;
     flags |= config->keeps_image ? GUEST_CREATE_KEEPS : 0;
     if (config->layers) {
         flags |= (uint32_t)config->layers->n << GUEST_CREATE_LAYERS_SHIFT;
@@ -495,7 +495,7 @@ static int send_create(
     if (show_uppers(box, launcher->id_base, config->layers, &mounts) < 0)
         take_ids(box);
     int r = own_mounts_promise(box, pool_of(box), &mounts.sources);
-    launcher_begin(launcher, &box->job, GUEST_CREATE, &message);
+    launcher_begin(launcher, &box->creation.job, GUEST_CREATE, &message);
     add_identity(box, config, &message);
     if (config->layers && config->layers->n) {
         add_disk(box, config->layers, &message);
@@ -507,7 +507,7 @@ static int send_create(
     if (r == 0) {
         ((struct wire_header *)(void *)message.data)->flags =
             collect_fds(box, config, &mounts, fds, &n);
-        r = launcher_send(launcher, &box->job, &message, fds, n, on_created, box);
+        r = launcher_send(launcher, &box->creation.job, &message, fds, n, on_created, box);
     }
     close_mounts(&mounts);
     return r;
@@ -520,7 +520,7 @@ static int prepare_box(struct box *box, const struct launcher *launcher) {
     int r = 0;
 
     if (cgroup_root_backend(engine->cgroups) != CGROUP_NONE) {
-        r = cgroup_lease_get(profile, box->is_layered, &box->slot);
+        r = cgroup_lease_get(profile, box->lower.is_layered, &box->slot);
         if (r == 0)
             box->slot->box = box;
     }
@@ -558,24 +558,24 @@ int box_new(struct profile *profile, const struct box_config *config,
         return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "setup", "out of memory");
     box->engine = engine;
     box->profile = profile;
-    box->made_ns = clock_coarse_ns();
-    box->is_layered = config->is_layered || config->layers || profile->n_sessions;
-    box->launcher = launcher->number;
-    box->restored_image = config->restored_image;
+    box->creation.made_ns = clock_coarse_ns();
+    box->lower.is_layered = config->is_layered || config->layers || profile->sessions.n;
+    box->creation.launcher = launcher->number;
+    box->lower.restored_image = config->restored_image;
     box->pidfd = box->socket = box->netns = box->disk = -EBADF;
     box->file_ids = no_ids;
     box->sockets.sockmem.fd = box->sockets.sockmem.protocols = -EBADF;
     box_set_owner(box, NULL, NULL);
     list_init(&box->in_profile);
-    list_init(&box->job.node);
+    list_init(&box->creation.job.node);
     list_add_tail(&engine->boxes.all, &box->node);
     set_files(box, files_of_new(engine));
     if (!engine->boxes.n++)
         (void)loop_timer_set(
             engine->loop, &engine->boxes.tidy, clock_now_ns(), engine->boxes.tidy.callback);
     if (config->layers) {
-        box->held = TAKE_PTR(config->layers->held);
-        box->release = config->layers->release;
+        box->lower.held = TAKE_PTR(config->layers->held);
+        box->lower.release = config->layers->release;
     }
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
         r = -errno;
@@ -598,7 +598,7 @@ int box_new(struct profile *profile, const struct box_config *config,
 static void be_created(struct box *box, pid_t pid, int take_pidfd) {
     box->pid = pid;
     box->pidfd = take_pidfd;
-    if (loop_add(box->engine->loop, &box->death, box->pidfd, EPOLLIN, on_death) < 0) {
+    if (loop_add(box->engine->loop, &box->end.death, box->pidfd, EPOLLIN, on_death) < 0) {
         struct guest_record record = {
             .kind = GUEST_FAILED, .stage = GUEST_STAGE_CLONE, .error = ENOMEM
         };
@@ -645,15 +645,15 @@ void box_fail(struct box *box, const struct guest_record *record) {
  * exit would take the processor that we are on. */
 void box_send_kill(struct box *box) {
     if (box->pidfd >= 0 && !box->private_dir)
-        box->kill_sent = sys_pidfd_send_signal(box->pidfd, SIGKILL, NULL, 0) == 0;
+        box->end.kill_sent = sys_pidfd_send_signal(box->pidfd, SIGKILL, NULL, 0) == 0;
 }
 
 /* The others die of init's end, and that takes a processor, which who woke up would have for as
  * long as it liked. */
 void box_close(struct box *box, int *fd) {
-    if (*fd >= 0 && box->kill_sent) {
-        buf_add(&box->fds_until_dead, fd, sizeof *fd);
-        if (!buf_failed(&box->fds_until_dead))
+    if (*fd >= 0 && box->end.kill_sent) {
+        buf_add(&box->end.fds_until_dead, fd, sizeof *fd);
+        if (!buf_failed(&box->end.fds_until_dead))
             *fd = -EBADF;
     }
     close_fd(fd);
@@ -673,7 +673,7 @@ void box_kill(struct box *box) {
         return;
     if (box->pidfd >= 0)
         sys_pidfd_send_signal(box->pidfd, SIGKILL, NULL, 0);
-    else if (!launcher_job_is_pending(&box->job))
+    else if (!launcher_job_is_pending(&box->creation.job))
         box_free(box); /* the launcher said that it is not to be */
 }
 
@@ -813,7 +813,7 @@ int box_usage(
     uint64_t limit = box->profile ? box->profile->policy->max_memory_bytes : UINT64_MAX;
     if (usage.anon_bytes > limit)
         (void)proc_scan_exact(box->pid, &usage);
-    *ret_memory = usage.anon_bytes + box->kernel_bytes + socket_memory(box);
+    *ret_memory = usage.anon_bytes + box->memory.kernel_bytes + socket_memory(box);
     if (box->disk >= 0 && !box->upper && fstatfs(box->disk, &disk) == 0)
         *ret_memory += (uint64_t)(disk.f_blocks - disk.f_bfree) * (uint64_t)disk.f_bsize;
     *ret_cpu_ns = usage.cpu_ns;

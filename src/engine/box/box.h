@@ -116,41 +116,66 @@ struct box_sockets {
     int64_t poll_cost_ns;      /* of the last answer; counted in engine->boxes.poll_cost_ns */
 };
 
+/* How a box came to be. */
+struct box_creation {
+    struct launcher_job job; /* CREATE */
+    uint64_t launcher;       /* its number */
+    enum box_origin origin;
+    bool is_set_up;  /* init says so; it is ready once the launcher has told its pid, too */
+    int64_t made_ns; /* CLOCK_REALTIME: none of its files is older */
+};
+
+/* What a box stands on. */
+struct box_lower {
+    bool is_layered;            /* `disk` is to become a layer (layer.c) */
+    const void *restored_image; /* see box_config */
+    void *held;                 /* layers on disk; NULL: there are none */
+    void (*release)(void *held);
+};
+
+/* The files of a box before its first command: box_files.c. */
+struct box_baseline {
+    struct files_baseline *files;
+    bool was_missed; /* files were asked for before it was made */
+};
+
+/* Besides its processes': hoards.c. */
+struct box_memory {
+    bool met_limit;
+    uint64_t kernel_bytes;   /* of its files and the like, as of the last look */
+    int64_t suspected_bytes; /* what it may have made the kernel take besides */
+};
+
+struct box_end {
+    struct loop_source death;
+    bool kill_sent;            /* it is dying of a SIGKILL */
+    struct buf fds_until_dead; /* descriptors (int): ends of pipes that its processes are not to see
+                                  closed */
+};
+
 struct box {
     struct engine *engine;
     struct profile *profile; /* NULL: it is gone, and the box dies */
     struct list node;        /* engine->boxes.all */
     const struct box_owner_ops *ops;
     void *owner;
-    struct list in_profile;  /* profile->spares, while it is a spare */
-    struct launcher_job job; /* CREATE */
-    uint64_t launcher;       /* its number */
+    struct list in_profile; /* profile->spares, while it is a spare */
+    struct box_creation creation;
     enum box_state state;
-    enum box_origin origin;
-    bool is_set_up;  /* init says so; it is ready once the launcher has told its pid, too */
-    int64_t made_ns; /* CLOCK_REALTIME: none of its files is older */
     pid_t pid;
     int pidfd, socket, netns, disk;
     struct file_ids file_ids;
-    struct loop_source death, answers;
+    struct loop_source answers;
     struct loop_timer deadline; /* of set-up, or of the start of a command, or of a spare */
     struct cgroup_lease *slot;
     struct private_dir *private_dir; /* isolation process: its private files; else NULL */
     struct disk_upper *upper;        /* disk_at store: its private files; a reference; else NULL */
-    void *held;                      /* layers on disk that it stands on; NULL: none */
-    void (*release)(void *held);
-    unsigned files;                        /* open files, counted in engine->files.used */
-    bool is_layered;                       /* `disk` is to become a layer (layer.c) */
-    struct files_baseline *files_baseline; /* its files before its first command (box_files.c) */
-    bool served_early;                     /* files were asked for before that was made */
-    const void *restored_image;            /* see box_config */
-    bool oom;                              /* it met its memory limit */
-    bool kill_sent;                        /* it is dying of a SIGKILL */
-    struct buf fds_until_dead; /* descriptors (int): ends of pipes that its processes are not to see
-                                  closed */
+    unsigned files;                  /* open files, counted in engine->files.used */
+    struct box_lower lower;
+    struct box_baseline baseline;
+    struct box_memory memory;
     struct box_sockets sockets;
-    uint64_t kernel_bytes;   /* of its files and the like, as of the last look (hoards.c) */
-    int64_t suspected_bytes; /* what it may have made the kernel take besides */
+    struct box_end end;
 };
 
 int box_new(struct profile *profile, const struct box_config *config,

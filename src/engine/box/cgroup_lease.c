@@ -66,7 +66,7 @@ bool cgroup_lease_oom_told(const struct cgroup_lease *slot) {
 static void end_all(struct cgroup_lease *slot, enum oom_cause cause) {
     struct box *box = slot->box;
 
-    box->oom = cause == OOM_LIMIT;
+    box->memory.met_limit = cause == OOM_LIMIT;
     if (!box_is_in_use(box))
         return;
     slot->pressure = LEASE_QUIET;

@@ -355,8 +355,8 @@ int disk_upper_new(struct engine *engine, uint32_t id_base, struct disk_upper **
         free(upper);
         return r;
     }
-    upper->sure_ns = clock_now_ns();
-    (void)find_room(uppers, &upper->sure_room_bytes, &upper->sure_room_entries);
+    upper->sure.at_ns = clock_now_ns();
+    (void)find_room(uppers, &upper->sure.room_bytes, &upper->sure.room_entries);
     /* As the root of a tmpfs is that U0's root has mounted. */
     if ((engine->features.is_root &&
             fchownat(uppers->fd, name.text, id_base, id_base, AT_SYMLINK_NOFOLLOW) < 0) ||
@@ -383,7 +383,7 @@ struct disk_upper *disk_upper_put(struct disk_upper *upper) {
     uppers = upper->engine->uppers;
     struct name name = name_of(upper);
     list_remove(&upper->in_queue);
-    loop_task_cancel(&upper->refused);
+    loop_task_cancel(&upper->hold.refused);
     /* An engine that ends has given its directory to the janitor. */
     if (uppers && renameat(uppers->fd, name.text, uppers->gone, name.text) == 0)
         (void)janitor_tell(upper->engine, &gone_duty, uppers->path);
@@ -466,14 +466,14 @@ static bool may_hide(const struct box *box) {
     const struct disk_upper *upper = box->upper;
     uint64_t bytes, entries;
 
-    if (clock_now_ns() - upper->sure_ns >= SURE_NS)
+    if (clock_now_ns() - upper->sure.at_ns >= SURE_NS)
         return true;
     limits_of(box, true, &bytes, &entries);
-    return upper->sure_bytes +
-                   (upper->sure_room_bytes - MIN(upper->sure_room_bytes, upper->room_bytes)) >
+    return upper->sure.bytes +
+                   (upper->sure.room_bytes - MIN(upper->sure.room_bytes, upper->room_bytes)) >
                bytes ||
-           upper->sure_entries +
-                   (upper->sure_room_entries - MIN(upper->sure_room_entries, upper->room_entries)) >
+           upper->sure.entries +
+                   (upper->sure.room_entries - MIN(upper->sure.room_entries, upper->room_entries)) >
                entries;
 }
 
@@ -488,55 +488,55 @@ static int tell_init(struct box *box, enum guest_request what) {
 static void hold_still(struct box *box) {
     struct disk_upper *upper = box->upper;
 
-    if (upper->stillness != UPPER_RUNS || upper->measured_ns < upper->still_after_ns)
+    if (upper->hold.state != UPPER_RUNS || upper->measured_ns < upper->hold.not_before_ns)
         return;
     if (box->ops->hold ? box->ops->hold(box->owner, box)
                        : box_is_in_use(box) && tell_init(box, GUEST_FREEZE) == 0)
-        upper->stillness = UPPER_HOLD_REQUESTED;
+        upper->hold.state = UPPER_HOLD_REQUESTED;
 }
 
 static void let_go(struct box *box) {
-    box->upper->stillness = UPPER_RUNS;
+    box->upper->hold.state = UPPER_RUNS;
     if (box->ops->release)
         box->ops->release(box->owner, box);
     else if (tell_init(box, GUEST_THAW) == -EAGAIN)
-        box->upper->stillness = UPPER_THAW_DUE;
+        box->upper->hold.state = UPPER_THAW_DUE;
 }
 
 void disk_upper_is_left(struct box *box) {
     if (box->upper)
-        box->upper->stillness = UPPER_RUNS;
+        box->upper->hold.state = UPPER_RUNS;
 }
 
 /* A slow disk may keep a process from freezing once; a box that refuses a second time has something
  * to hide. */
 static void on_refused(struct loop_task *task) {
-    struct disk_upper *upper = container_of(task, struct disk_upper, refused);
+    struct disk_upper *upper = container_of(task, struct disk_upper, hold.refused);
     struct box *box = box_of(upper);
 
-    if (!box || box->state >= BOX_FAILED || upper->stillness != UPPER_REFUSED)
+    if (!box || box->state >= BOX_FAILED || upper->hold.state != UPPER_REFUSED)
         return;
-    if (upper->has_refused)
+    if (upper->hold.has_refused)
         end_processes(box, false);
-    upper->has_refused = !upper->has_refused;
+    upper->hold.has_refused = !upper->hold.has_refused;
     let_go(box);
 }
 
 bool disk_upper_stands(struct box *box, int error) {
     struct disk_upper *upper = box->upper;
 
-    if (!upper || upper->stillness != UPPER_HOLD_REQUESTED)
+    if (!upper || upper->hold.state != UPPER_HOLD_REQUESTED)
         return false;
     if (error) {
         /* The caller is in the middle of an operation on the sandbox. */
-        upper->stillness = UPPER_REFUSED;
-        upper->still_after_ns = clock_now_ns() + QUIESCE_AGAIN_NS;
-        loop_defer(upper->engine->loop, &upper->refused, on_refused);
+        upper->hold.state = UPPER_REFUSED;
+        upper->hold.not_before_ns = clock_now_ns() + QUIESCE_AGAIN_NS;
+        loop_defer(upper->engine->loop, &upper->hold.refused, on_refused);
         return true;
     }
-    upper->has_refused = false;
-    upper->stillness = UPPER_STANDS;
-    upper->still_ns = clock_now_ns();
+    upper->hold.has_refused = false;
+    upper->hold.state = UPPER_STANDS;
+    upper->hold.since_ns = clock_now_ns();
     disk_upper_measure(upper);
     return true;
 }
@@ -546,11 +546,12 @@ static void ask_next(struct uppers *uppers);
 
 static void judge_usage(struct box *box, const struct disk_usage_reply *answer) {
     struct disk_upper *upper = box->upper;
-    bool was_still = upper->stillness == UPPER_STANDS;
+    bool was_still = upper->hold.state == UPPER_STANDS;
 
     hold_to_limit(box);
     if (was_still) {
-        upper->still_after_ns = upper->measured_ns + (upper->measured_ns - upper->still_ns) * REST;
+        upper->hold.not_before_ns =
+            upper->measured_ns + (upper->measured_ns - upper->hold.since_ns) * REST;
         let_go(box);
     } else if (answer->has_moved && box->profile && box->state == BOX_READY && may_hide(box)) {
         hold_still(box);
@@ -562,8 +563,8 @@ static void take_answer(struct uppers *uppers, const struct disk_usage_reply *an
 
     if (!upper)
         return;
-    if (upper->again) {
-        upper->again = false;
+    if (upper->is_outdated) {
+        upper->is_outdated = false;
         disk_upper_measure(upper);
     } else {
         bool same = upper->is_measured && upper->bytes == answer->bytes &&
@@ -577,12 +578,12 @@ static void take_answer(struct uppers *uppers, const struct disk_usage_reply *an
         upper->pause_ns = MIN(
             MAX(same ? upper->pause_ns * 2 : PAUSE_LEAST_NS, answer->took_ns * REST), MAX_PAUSE_NS);
         struct box *box = box_of(upper);
-        if (upper->stillness == UPPER_STANDS || (answer->was_checked && !answer->has_moved)) {
-            upper->sure_ns = upper->measured_ns;
-            upper->sure_bytes = answer->bytes;
-            upper->sure_entries = answer->entries;
-            upper->sure_room_bytes = upper->room_bytes;
-            upper->sure_room_entries = upper->room_entries;
+        if (upper->hold.state == UPPER_STANDS || (answer->was_checked && !answer->has_moved)) {
+            upper->sure.at_ns = upper->measured_ns;
+            upper->sure.bytes = answer->bytes;
+            upper->sure.entries = answer->entries;
+            upper->sure.room_bytes = upper->room_bytes;
+            upper->sure.room_entries = upper->room_entries;
         }
         if (upper->layer)
             upper->measured(upper);
@@ -601,7 +602,7 @@ static void lose_disk_usage_worker(struct uppers *uppers) {
     loop_remove(uppers->engine->loop, &uppers->answers);
     close_fd(&uppers->disk_usage_worker);
     if (upper) {
-        upper->again = false;
+        upper->is_outdated = false;
         disk_upper_measure(upper);
         disk_upper_put(upper);
     }
@@ -654,7 +655,7 @@ static void ask_next(struct uppers *uppers) {
     if (find_room(uppers, &upper->room_bytes, &upper->room_entries) < 0)
         return;
     request.checks =
-        request.init && box->profile && upper->stillness != UPPER_STANDS && may_hide(box);
+        request.init && box->profile && upper->hold.state != UPPER_STANDS && may_hide(box);
     if (send(uppers->disk_usage_worker, &request, sizeof request, MSG_NOSIGNAL | MSG_DONTWAIT) !=
         sizeof request)
         return;
@@ -666,11 +667,11 @@ void disk_upper_measure(struct disk_upper *upper) {
     struct uppers *uppers = upper->engine->uppers;
 
     if (upper == uppers->asked) {
-        upper->again = true;
+        upper->is_outdated = true;
         return;
     }
     /* A box that is frozen for it does not wait for the others' walks. */
-    if (upper->stillness == UPPER_STANDS) {
+    if (upper->hold.state == UPPER_STANDS) {
         list_remove(&upper->in_queue);
         list_add_tail(uppers->queue.next, &upper->in_queue); /* before the first */
     } else if (list_empty(&upper->in_queue)) {
@@ -718,7 +719,7 @@ static void on_look(struct loop_timer *timer) {
             if (!is_watched(box))
                 continue;
             any = true;
-            if (box->upper->stillness == UPPER_THAW_DUE)
+            if (box->upper->hold.state == UPPER_THAW_DUE)
                 let_go(box);
             int64_t left = box->upper == uppers->asked || !list_empty(&box->upper->in_queue)
                                ? MAX_LOOK_NS

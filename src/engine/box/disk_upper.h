@@ -48,6 +48,21 @@ enum upper_stillness {
 
 enum upper_over { UPPER_WITHIN, UPPER_NEWLY_OVER, UPPER_KNOWN_OVER };
 
+/* The last walk under which nothing can have moved. */
+struct upper_sure {
+    uint64_t bytes, entries, room_bytes, room_entries;
+    int64_t at_ns;
+};
+
+/* The pause of its sandbox's processes for a walk. */
+struct upper_hold {
+    enum upper_stillness state;
+    struct loop_task refused;
+    bool has_refused;      /* the last time */
+    int64_t since_ns;      /* they are paused */
+    int64_t not_before_ns; /* the next one */
+};
+
 struct disk_upper {
     struct engine *engine;
     unsigned references;
@@ -62,16 +77,10 @@ struct disk_upper {
                                                     limit; 0: it is not over */
     uint64_t room_bytes, room_entries;           /* on the file system then */
     int64_t measured_ns, pause_ns;
-    uint64_t sure_bytes, sure_entries, sure_room_bytes,
-        sure_room_entries; /* as of the last walk under which nothing can have moved */
-    int64_t sure_ns;
-    enum upper_stillness stillness;
-    struct loop_task refused;
-    bool has_refused;       /* the last time */
-    int64_t still_ns;       /* since when they do */
-    int64_t still_after_ns; /* not before */
-    struct list in_queue;   /* of those to be measured */
-    bool again;             /* what is being found out is not it any more */
+    struct upper_sure sure;
+    struct upper_hold hold;
+    struct list in_queue; /* of those to be measured */
+    bool is_outdated;     /* it has changed since the walk that is under way began */
 };
 
 /* The store's directory, which is made if it does not exist; both are the caller's. */

@@ -40,7 +40,7 @@ static bool has_sources(const struct plan *plan) {
 }
 
 bool own_mounts_on_disk(const struct box *box) {
-    return box->is_layered && box->profile->plan->flags & PLAN_ON_DISK;
+    return box->lower.is_layered && box->profile->plan->flags & PLAN_ON_DISK;
 }
 
 bool own_mounts_needed(const struct box *box) {

@@ -53,12 +53,24 @@ struct profile_code {
     void (*free_interpreter)(struct interpreter *interpreter);
 };
 
+/* What makes a profile another than the others. */
+struct profile_key {
+    char *text; /* policy text and, where it counts, the caller's environment */
+    size_t length, policy_length;
+};
+
+struct profile_sessions {
+    unsigned n;          /* that stand on its launcher: it must not go */
+    unsigned n_sleepers; /* sessions that sleep: it may rest, but must not go */
+    unsigned n_wakers;   /* of these, and of its sessions, that are about to wake: what their files
+                            are made with is to be what they run with */
+};
+
 struct profile {
     struct engine *engine;
     struct list node; /* engine->profiles.all */
     uint64_t number;
-    char *key; /* policy text and, where it counts, the caller's environment */
-    size_t key_length, text_length;
+    struct profile_key key;
     struct list kept; /* struct kept: host directories that a commit has replaced, and that its
                          sandboxes still see */
     struct policy *policy;
@@ -72,11 +84,8 @@ struct profile {
     struct launcher_namespace user_namespace; /* what its sandboxes' files belong to */
     struct list spares;                       /* struct box.in_profile: ready and idle */
     unsigned n_spares, n_runs, n_running;
-    unsigned n_sessions; /* that stand on its launcher: it must not go */
-    unsigned n_sleepers; /* sessions that sleep: it may rest, but must not go */
-    unsigned n_wakers;   /* of these, and of its sessions, that are about to wake: what their files
-                            are made with is to be what they run with */
-    struct list slots;   /* struct cgroup_lease: free */
+    struct profile_sessions sessions;
+    struct list slots; /* struct cgroup_lease: free */
     int64_t used_ns;
     struct profile_code code;
     struct interpreter *serves;                 /* of the profile that has an interpreter; NULL */

@@ -168,7 +168,7 @@ uint64_t checkpoint_memory(const struct checkpoint *checkpoint) {
 }
 
 bool checkpoint_is_incremental_on(const struct checkpoint *checkpoint, const struct box *box) {
-    return checkpoint->parent && box->restored_image == checkpoint->parent;
+    return checkpoint->parent && box->lower.restored_image == checkpoint->parent;
 }
 
 struct checkpoint *checkpoint_backing_ref(struct checkpoint *checkpoint) {

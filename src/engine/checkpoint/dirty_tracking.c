@@ -213,7 +213,7 @@ struct checkpoint *dirty_tracking_next(const struct dump_request *request) {
     /* With the processes of another checkpoint in it, or on other files. */
     if (checkpoint && checkpoint->preforked &&
         (tracking->next_stands_on != request->base ||
-            checkpoint->preforked->restored_image != tracking->dirty_tracking.since))
+            checkpoint->preforked->lower.restored_image != tracking->dirty_tracking.since))
         preforked_drop(checkpoint);
     return checkpoint ? checkpoint : checkpoint_new(engine);
 }

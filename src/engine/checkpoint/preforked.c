@@ -60,6 +60,6 @@ struct box *preforked_take(struct checkpoint *checkpoint, const struct profile *
     checkpoint->preforked = NULL;
     spares_leave(box);
     box_set_owner(box, NULL, NULL);
-    box->origin = BOX_WAS_PREFORKED;
+    box->creation.origin = BOX_WAS_PREFORKED;
     return box;
 }

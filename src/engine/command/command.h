@@ -73,8 +73,25 @@ struct run_admission {
     bool reserved;               /* its memory limit, in the budget */
 };
 
+enum run_stdin { RUN_STDIN_FILE, RUN_STDIN_DATA, RUN_STDIN_PIPED };
+
+/* The id of the operation. Of a session's command: the session's number first, so that two sessions
+ * may use the same. */
+struct run_operation {
+    unsigned char id[72];
+    size_t length;
+};
+
+/* python3 -c CODE. */
+struct run_code {
+    bool is_wanted; /* the command is that: it may be a restored interpreter's */
+    bool is_cold;   /* and is not, though it is queued or runs */
+};
+
 /* What the request says. */
 struct run_request {
+    enum run_stdin stdin_kind;
+    bool is_detached;
     struct buf message; /* for init */
     size_t n_env;       /* of its variables, the last in it */
     unsigned n_extra_given;
@@ -125,8 +142,6 @@ enum run_kill {
     RUN_KILL_SENT, /* the time-out is that of init's answer */
 };
 
-enum run_stdin { RUN_STDIN_FILE, RUN_STDIN_DATA, RUN_STDIN_PIPED };
-
 /* How a command has ended. */
 struct run_end {
     bool killed;        /* by the engine, for `outcome` */
@@ -149,18 +164,13 @@ struct run {
     struct list in_queue; /* the client's; of a session's command: session->commands.waiting */
     struct list waiters;  /* struct waiter: retries of the same operation */
     uint64_t serial;
-    unsigned char operation[72]; /* of a session's command: the session's number first, so that two
-                                    sessions may use the same */
-    size_t operation_length;
+    struct run_operation operation;
     enum run_state state;
     struct session *session;                   /* NULL: a box for it alone */
     const struct run_session_ops *session_ops; /* of that */
     struct list of_session;
     enum run_kill kill;
-    enum run_stdin stdin_kind;
-    bool is_detached;
-    bool is_code; /* python3 -c CODE ...: may be a restored interpreter's */
-    bool is_cold; /* and is not, though it is queued or runs */
+    struct run_code code;
     struct box *box;
     struct output outputs[2];
     struct run_admission admission;

@@ -220,8 +220,8 @@ static bool hold_result(struct run *run, uint64_t tally, struct buf *message, co
     *message = BUF_INIT;
     held->bytes = bytes;
     if (run->end.outcome != ROLLBOX_OUTCOME_ERROR) {
-        memcpy(held->operation, run->operation, run->operation_length);
-        held->operation_length = run->operation_length;
+        memcpy(held->operation, run->operation.id, run->operation.length);
+        held->operation_length = run->operation.length;
     }
     held->client = run->client;
     held->serial = run->serial;
@@ -345,7 +345,7 @@ void result_send(struct run *run) {
         add_error(&message, &run->end.error);
     else /* infrastructure failures are not kept: a retry of one is meant to try again */
         keep_result(
-            run->engine, run->operation, run->operation_length, &message, bytes, fds, n_fds);
+            run->engine, run->operation.id, run->operation.length, &message, bytes, fds, n_fds);
     if (tally && hold_result(run, tally, &message, fds, n_fds, bytes))
         return;
     list_for_each(node, &run->waiters) {

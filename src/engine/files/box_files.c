@@ -63,7 +63,7 @@ struct files_baseline *box_files_baseline(struct box *box) {
     unsigned n = box->profile ? count_places(box->profile->plan) : 0;
     struct statfs disk;
 
-    if (box->disk < 0 || !box->is_layered || (!box->upper && fstatfs(box->disk, &disk) < 0))
+    if (box->disk < 0 || !box->lower.is_layered || (!box->upper && fstatfs(box->disk, &disk) < 0))
         return NULL;
     struct files_baseline *mark = calloc(1, sizeof *mark + n * sizeof mark->changed[0]);
     if (!mark)
@@ -94,12 +94,12 @@ struct files_baseline *box_files_baseline(struct box *box) {
  * open to be written to is copied up for them as they are restored. */
 bool op_files_are_pristine(struct box *box) {
     auto_free struct files_baseline *now =
-        box->files_baseline && !box->served_early ? box_files_baseline(box) : NULL;
+        box->baseline.files && !box->baseline.was_missed ? box_files_baseline(box) : NULL;
 
-    return now && !box->files_baseline->holds && !now->holds &&
-           now->bytes == box->files_baseline->bytes &&
-           now->entries == box->files_baseline->entries && now->n == box->files_baseline->n &&
-           !memcmp(now->changed, box->files_baseline->changed, now->n * sizeof now->changed[0]);
+    return now && !box->baseline.files->holds && !now->holds &&
+           now->bytes == box->baseline.files->bytes &&
+           now->entries == box->baseline.files->entries && now->n == box->baseline.files->n &&
+           !memcmp(now->changed, box->baseline.files->changed, now->n * sizeof now->changed[0]);
 }
 
 /* 1: nothing in it but perhaps agents; what takes itself for one is found out by init. 0, or
@@ -131,7 +131,7 @@ bool box_is_pristine(struct box *box) {
 
 int box_files_written(struct box *box, uint64_t *ret_bytes, uint64_t *ret_entries) {
     auto_free struct files_baseline *now = box_files_baseline(box);
-    const uint64_t before = box->files_baseline ? box->files_baseline->entries : 0;
+    const uint64_t before = box->baseline.files ? box->baseline.files->entries : 0;
 
     if (!now)
         return -ENOMEM;

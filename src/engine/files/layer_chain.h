@@ -42,6 +42,12 @@ struct snapshot_tree {
     unsigned next_name;
 };
 
+enum snapshot_purpose {
+    SNAPSHOT_INTERNAL, /* on the way to something else, as a diff: users do not see it */
+    SNAPSHOT_OF_FORK,  /* kept as long as somebody stands on it */
+    SNAPSHOT_ASKED_FOR,
+};
+
 struct snapshot {
     struct engine *engine;
     unsigned references; /* of nodes below in `under`, sessions, works; not of the family's list */
@@ -65,10 +71,9 @@ struct snapshot {
     bool is_live;        /* taken while something ran */
     json_t *net_names;   /* gateway_name_snapshot; NULL: none */
     unsigned n_pins;     /* works that name it: what ran in it stays for them when it is dropped */
-    bool is_asked_for;   /* by SNAPSHOT or FORK */
-    bool is_of_fork;     /* by FORK alone: kept as long as somebody stands on it */
-    uint64_t automatic;  /* the number of the session whose command's end it was taken at; 0:
-                            somebody asked for it */
+    enum snapshot_purpose purpose;
+    uint64_t automatic; /* the number of the session whose command's end it was taken at; 0:
+                           somebody asked for it */
 };
 
 int layer_hold(struct layer_hold *hold, struct layer *const *layers,

@@ -153,12 +153,13 @@ static void look_up_hibernated(struct op *op) {
     struct rollbox_error error;
     int r = hibernated_read(session->sleep->lock, &whole, &error);
     const json_t *record = json_object_get(whole, "record");
-    json_t *state = r == 0 ? hibernate_state(session->engine, whole, op->name, &image, &own) : NULL;
+    json_t *state =
+        r == 0 ? hibernate_state(session->engine, whole, op->request.name, &image, &own) : NULL;
 
     if (r == 0 && !state)
         r = error_set(&error, ROLLBOX_ERR_NOT_FOUND, ENOENT, "arguments",
             "there is no snapshot %.100s of sandbox %s; `rollbox tree` lists those there are",
-            op->name ? op->name : "", session->name);
+            op->request.name ? op->request.name : "", session->name);
     if (r == 0 && op->verb == VERB_VERIFY)
         json_object_set_new(state, "checks", checks_of(op, record, json_is_integer(image)));
     if (r == 0) {

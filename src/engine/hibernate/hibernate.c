@@ -83,15 +83,15 @@ void hibernate_drop_states(
 void hibernate_leave_profile(struct session *session) {
     struct profile *profile = session->profile;
 
-    profile->n_sleepers++;
-    profile->n_sessions--;
+    profile->sessions.n_sleepers++;
+    profile->sessions.n--;
     session->engine->files.used++; /* the lock */
     profile_rest(profile);
 }
 
 void hibernate_enter_profile(struct session *session) {
-    session->profile->n_sleepers--;
-    session->profile->n_sessions++;
+    session->profile->sessions.n_sleepers--;
+    session->profile->sessions.n++;
     session->engine->files.used--;
 }
 
@@ -162,8 +162,8 @@ int wake_then(struct session *session, struct client *client, struct wire_messag
         copy->data = copy->bytes + ((const char *)message->data - message->bytes);
     message->mapping = NULL;
     message->n_fds = 0;
-    op->client = client;
-    op->serial = copy->header.serial;
+    op->reply.client = client;
+    op->reply.serial = copy->header.serial;
     op->wake.deferred = copy;
     session_schedule(session);
     return 0;

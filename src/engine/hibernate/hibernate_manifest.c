@@ -193,17 +193,17 @@ static void add_snapshot_row(struct listing *listing, struct snapshot *snapshot)
         listing->snapshots = more;
         listing->room = room;
     }
-    json_t *row =
-        json_pack("{s:s, s:o, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:b, s:b, s:b, s:b, s:b}", "id",
-            snapshot->id, "name", text_hex(is_told ? snapshot->name : NULL), "made_ns",
-            (json_int_t)snapshot->made_ns, "generation", (json_int_t)snapshot->generation, "parent",
-            snapshot_index(listing, parent), "under",
-            snapshot_index(listing, snapshot_nearest_owned(snapshot->lower)), "layer",
-            layer_index(listing, snapshot->layer), "merged",
-            layer_index(listing, snapshot->compacted), "live", live_index(listing, checkpoint),
-            "was_live", snapshot->is_live, "asked_for", snapshot->is_asked_for, "of_fork",
-            snapshot->is_of_fork, "automatic", snapshot->automatic == listing->session->number,
-            "hidden", snapshot->tree == NULL || !is_told);
+    json_t *row = json_pack(
+        "{s:s, s:o, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:b, s:b, s:b, s:b, s:b}", "id",
+        snapshot->id, "name", text_hex(is_told ? snapshot->name : NULL), "made_ns",
+        (json_int_t)snapshot->made_ns, "generation", (json_int_t)snapshot->generation, "parent",
+        snapshot_index(listing, parent), "under",
+        snapshot_index(listing, snapshot_nearest_owned(snapshot->lower)), "layer",
+        layer_index(listing, snapshot->layer), "merged", layer_index(listing, snapshot->compacted),
+        "live", live_index(listing, checkpoint), "was_live", snapshot->is_live, "asked_for",
+        snapshot->purpose != SNAPSHOT_INTERNAL, "of_fork", snapshot->purpose == SNAPSHOT_OF_FORK,
+        "automatic", snapshot->automatic == listing->session->number, "hidden",
+        snapshot->tree == NULL || !is_told);
     if (row && snapshot->net_names)
         listing->failed |= json_object_set(row, "net_names", snapshot->net_names) < 0;
     listing->failed |= !row || json_array_append_new(listing->rows, row) < 0;
@@ -294,10 +294,11 @@ static json_t *places_of(const struct plan *plan) {
 }
 
 static json_t *environment_of(const struct profile *profile) {
-    const char *end = profile->key + profile->key_length;
+    const char *end = profile->key.text + profile->key.length;
     json_t *list = json_array();
 
-    for (const char *at = profile->key + profile->text_length; at < end; at += strlen(at) + 1)
+    for (const char *at = profile->key.text + profile->key.policy_length; at < end;
+         at += strlen(at) + 1)
         json_array_append_new(list, text_hex(at));
     return list;
 }
@@ -330,8 +331,8 @@ json_t *hibernate_record(const struct session *session, const struct snapshot *a
     json_t *record = json_pack("{s:s, s:b, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}",
         "name", session->name, "detached", session->client == NULL, "socket",
         text_hex(session->engine->server.socket_path), "policy",
-        json_stringn(session->profile->key, session->profile->text_length), "environment",
-        environment_of(session->profile), "fingerprint", fingerprint_now(), "places",
+        json_stringn(session->profile->key.text, session->profile->key.policy_length),
+        "environment", environment_of(session->profile), "fingerprint", fingerprint_now(), "places",
         places_of(session->profile->plan), "nodes", listing.rows, "layers", layers, "lives",
         checkpoints, "at", snapshot_index(&listing, at), "committed",
         snapshot_index(&listing, committed), "committed_path",
@@ -551,8 +552,9 @@ static int read_node(struct snapshot_tree *tree, const json_t *row, struct build
     snapshot->made_ns = get_number(row, "made_ns");
     snapshot->generation = (uint64_t)get_number(row, "generation");
     snapshot->is_live = get_flag(row, "was_live");
-    snapshot->is_asked_for = get_flag(row, "asked_for");
-    snapshot->is_of_fork = get_flag(row, "of_fork");
+    snapshot->purpose = !get_flag(row, "asked_for") ? SNAPSHOT_INTERNAL
+                        : get_flag(row, "of_fork")  ? SNAPSHOT_OF_FORK
+                                                    : SNAPSHOT_ASKED_FOR;
     snapshot->automatic =
         get_flag(row, "automatic") ? UINT64_MAX : 0; /* the session learns it later */
     snprintf(snapshot->id, sizeof snapshot->id, "%s", id);

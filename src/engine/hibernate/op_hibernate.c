@@ -120,9 +120,10 @@ static bool is_called(const struct op *op) {
     const struct session *session = op->session;
     const struct list *next = op->node.next;
 
-    return !op->client && (!list_empty(&session->commands.waiting) ||
-                              (next != &session->queue.ops &&
-                                  !op_allows_hibernated(container_of(next, struct op, node))));
+    return !op->reply.client &&
+           (!list_empty(&session->commands.waiting) ||
+               (next != &session->queue.ops &&
+                   !op_allows_hibernated(container_of(next, struct op, node))));
 }
 
 static void stay_awake(struct op *op) {
@@ -138,7 +139,7 @@ static void write_state(struct op *op) {
     struct session *session = op->session;
     struct rollbox_error error;
     struct hibernate_parts parts = { 0 };
-    struct checkpoint *checkpoint = op->drops ? NULL : op->to->checkpoint;
+    struct checkpoint *checkpoint = op->request.drops ? NULL : op->to->checkpoint;
 
     if (is_called(op)) {
         stay_awake(op);
@@ -171,7 +172,7 @@ static void write_state(struct op *op) {
 static int export_hibernated(struct op *op, struct rollbox_error *error) {
     json_t *job = json_pack("{s:s, s:[], s:[], s:b, s:i}", "id", op->session->sleep->id, "layers",
         "images", "asleep", true, "to", STORE_JOB_FIRST_FD);
-    int r = hibernate_job_start(op, "export-live", job, &op->fd, 1, error);
+    int r = hibernate_job_start(op, "export-live", job, &op->request.fd, 1, error);
 
     json_decref(job);
     return r;
@@ -185,7 +186,7 @@ static int export_live(struct op *op, struct rollbox_error *error) {
             : random_id(id) < 0
                 ? error_set(
                       error, ROLLBOX_ERR_INTERNAL, EIO, "export", "no random numbers are to be had")
-                : start_writing(op, "export-live", id, record, &parts, op->fd, error);
+                : start_writing(op, "export-live", id, record, &parts, op->request.fd, error);
 
     hibernate_parts_done(&parts);
     json_decref(record);
@@ -194,10 +195,10 @@ static int export_live(struct op *op, struct rollbox_error *error) {
 
 void hibernate_export(struct op *op) {
     struct rollbox_error error;
-    int r = op->fd < 0 ? error_set(&error, ROLLBOX_ERR_PROTOCOL, EBADMSG, "arguments",
-                             "the request has no descriptor")
-            : op->to   ? export_live(op, &error)
-                       : export_hibernated(op, &error);
+    int r = op->request.fd < 0 ? error_set(&error, ROLLBOX_ERR_PROTOCOL, EBADMSG, "arguments",
+                                     "the request has no descriptor")
+            : op->to           ? export_live(op, &error)
+                               : export_hibernated(op, &error);
 
     if (r < 0)
         op_fail(op, &error);

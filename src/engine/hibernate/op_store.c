@@ -23,7 +23,7 @@ static void run_job(struct op *op) {
 }
 
 static void start_on_files(struct op *op) {
-    op->drops = true;
+    op->request.drops = true;
     if (op->to)
         run_job(op);
     else

@@ -47,12 +47,12 @@ struct filling {
  * them. */
 static void count_waker(struct op *op) {
     op->wake.progress->is_counted = true;
-    op->session->profile->n_wakers++;
+    op->session->profile->sessions.n_wakers++;
 }
 
 static void discount_waker(struct op *op) {
     if (op->wake.progress && op->wake.progress->is_counted)
-        op->session->profile->n_wakers--;
+        op->session->profile->sessions.n_wakers--;
     if (op->wake.progress)
         op->wake.progress->is_counted = false;
 }
@@ -118,14 +118,15 @@ static void fail_wake(struct op *op, const struct rollbox_error *error) {
             op_wait(other, OP_WAIT_DONE);
             list_remove(&other->node);
             session_events_op_ended(other, error);
-            if (other->client)
-                client_fail(other->client, other->serial, error);
+            if (other->reply.client)
+                client_fail(other->reply.client, other->reply.serial, error);
             op_free(other);
         }
     }
-    if (op->wake.deferred && op->wake.deferred->header.type == PROTOCOL_ATTACH && op->client) {
-        result_send_error(op->client, op->serial, error);
-        op->client = NULL;
+    if (op->wake.deferred && op->wake.deferred->header.type == PROTOCOL_ATTACH &&
+        op->reply.client) {
+        result_send_error(op->reply.client, op->reply.serial, error);
+        op->reply.client = NULL;
     }
     op_fail(op, error);
 }
@@ -133,11 +134,11 @@ static void fail_wake(struct op *op, const struct rollbox_error *error) {
 /* What was kept for it is asked for again. */
 static void take_up(struct op *op) {
     struct wire_message *deferred = TAKE_PTR(op->wake.deferred);
-    struct client *client = op->client;
+    struct client *client = op->reply.client;
 
     if (!deferred)
         return;
-    op->client = NULL;
+    op->reply.client = NULL;
     if (client)
         (void)client->engine->server.handle_request(client, deferred);
     wire_message_done(deferred);
@@ -160,7 +161,7 @@ static void handle_woken(struct op *op) {
     }
     hibernate_put(sleep);
     /* Nobody can name it, and what runs now is not that any more: its memory is not held twice. */
-    if (!session->files.at->is_asked_for)
+    if (session->files.at->purpose == SNAPSHOT_INTERNAL)
         session->files.at->checkpoint = checkpoint_put(session->files.at->checkpoint);
     session_touch(session);
     take_up(op);
@@ -300,7 +301,7 @@ static void handle_filled(struct op *op) {
     wake_op->sleep = TAKE_PTR(session->sleep);
     hibernate_enter_profile(session);
     rebind_session(session);
-    if (!at->checkpoint || op->drops) {
+    if (!at->checkpoint || op->request.drops) {
         handle_woken(op);
         return;
     }
@@ -339,7 +340,7 @@ static void start_reading(struct op *op) {
             fds[n++] = wake_op->images[i];
         }
     json_t *job = json_pack("{s:s, s:o, s:o, s:b}", "id", op->session->sleep->id, "layers", layers,
-        "images", images, "drops", op->drops);
+        "images", images, "drops", op->request.drops);
     if (r == 0)
         r = hibernate_job_start(op, "wake", job, fds, n, &error);
     json_decref(job);
@@ -416,7 +417,7 @@ static int begin_waking(struct op *op, struct rollbox_error *error) {
         return error_set(error, ROLLBOX_ERR_DAMAGED, EBADMSG, "wake",
             "the record of the sleeping sandbox is that of another");
     r = hibernate_check(wake_op->record, profile, error);
-    if (r == 0 && session->sleep->processes && !op->drops)
+    if (r == 0 && session->sleep->processes && !op->request.drops)
         r = fingerprint_check(json_object_get(wake_op->record, "fingerprint"), "wake",
             "rollbox wake --drop-processes wakes its files alone", error);
     if (r == 0)

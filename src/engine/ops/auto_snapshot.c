@@ -117,8 +117,9 @@ static void retain_snapshots(const struct session *session) {
         struct snapshot *snapshot = container_of(at, struct snapshot, in_tree);
 
         before = at->prev;
-        if (snapshot->automatic != session->number || snapshot->name || snapshot->is_of_fork ||
-            ++n <= session->auto_snapshot.keep || is_branched(session, snapshot))
+        if (snapshot->automatic != session->number || snapshot->name ||
+            snapshot->purpose == SNAPSHOT_OF_FORK || ++n <= session->auto_snapshot.keep ||
+            is_branched(session, snapshot))
             continue;
         (void)snapshot_drop(snapshot);
     }
@@ -131,12 +132,12 @@ void auto_snapshot_taken(struct op *op) {
 
     free(session->auto_snapshot.refusal);
     session->auto_snapshot.refusal = NULL;
-    if (snapshot->is_asked_for || !snapshot->parent) {
+    if (snapshot->purpose != SNAPSHOT_INTERNAL || !snapshot->parent) {
         session->auto_snapshot.n_unchanged++;
         op_done(op, &nothing);
         return;
     }
-    snapshot->is_asked_for = true;
+    snapshot->purpose = SNAPSHOT_ASKED_FOR;
     snapshot->automatic = session->number;
     session->auto_snapshot.n_taken++;
     memcpy(session->auto_snapshot.last, snapshot->id, sizeof snapshot->id);

@@ -447,7 +447,7 @@ static int launch_job(struct op *op, const json_t *description, int *fds, size_t
         [VERB_VERIFY] = "describe" };
     static const struct store_job_user user = { on_done, release_job };
     struct files_job *job = files_job_new(op, error);
-    const int to = op->verb == VERB_EXPORT ? op->fd : -EBADF;
+    const int to = op->verb == VERB_EXPORT ? op->request.fd : -EBADF;
     char file[32];
 
     if (!job) {

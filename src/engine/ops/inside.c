@@ -83,7 +83,7 @@ int inside_ask(struct inside *inside, struct session *session, uint16_t port,
         return r < 0 ? r : -ENOMEM;
     }
     op->port = port;
-    op->fd = TAKE_FD(theirs);
+    op->request.fd = TAKE_FD(theirs);
     session_schedule(session);
     return 0;
 }

@@ -24,7 +24,7 @@ static void ask_init(struct op *op) {
     session->origin.was_used = true;
     wire_begin(&request, GUEST_CONNECT, 0);
     wire_add_u64(&request, GUEST_NUMBER, op->port);
-    int r = wire_send_patiently(session->box->socket, &request, &op->fd, 1);
+    int r = wire_send_patiently(session->box->socket, &request, &op->request.fd, 1);
     if (op_is_dying(r))
         op_wait(op, OP_WAIT_BOX_LOST);
     else if (r < 0)

@@ -35,9 +35,9 @@ static void hand_socket(struct op *op) {
     wire_begin(&request, GUEST_FILES, 0);
     if (op->files.alone && !buf_failed(&request))
         ((struct wire_header *)(void *)request.data)->flags |= GUEST_FILES_ALONE;
-    int r = wire_send_patiently(session->box->socket, &request, &op->fd, 1);
+    int r = wire_send_patiently(session->box->socket, &request, &op->request.fd, 1);
     /* It may be served before we hear that the box is ready. */
-    session->box->served_early |= !session->box->files_baseline;
+    session->box->baseline.was_missed |= !session->box->baseline.files;
     if (op_is_dying(r))
         op_wait(op, OP_WAIT_BOX_LOST);
     else if (r < 0)

@@ -82,7 +82,7 @@ static void break_group(struct op *op, const struct rollbox_error *error) {
     for (unsigned i = 0; i < group->n; i++) {
         if (group->ops[i] == op)
             continue;
-        group->ops[i]->client = NULL;
+        group->ops[i]->reply.client = NULL;
         op_fail(group->ops[i], error);
     }
     group_end(group);
@@ -96,10 +96,10 @@ static void add_names(const struct op *op, struct buf *json) {
 static void hand_over(struct op *op, struct buf *reply) {
     for (unsigned i = 0; i < op->fork.n_made; i++)
         op->fork.made[i]->queue.fork = NULL;
-    if (op->client || !op->session->client)
+    if (op->reply.client || !op->session->client)
         op->fork.n_owned = 0; /* they are somebody's now */
     if (!reply)
-        op->client = NULL; /* another one answers */
+        op->reply.client = NULL; /* another one answers */
     op_done(op, reply ? reply : &(struct buf)BUF_INIT);
 }
 
@@ -144,13 +144,13 @@ static void make_forks(struct op *op) {
     struct session *session = op->session;
     struct rollbox_error error;
 
-    struct checkpoint *checkpoint = op->drops ? NULL : op->to->checkpoint;
+    struct checkpoint *checkpoint = op->request.drops ? NULL : op->to->checkpoint;
     struct snapshot *base = checkpoint ? snapshot_get(op->to) : session_files_of(session, op->to);
     if (base) {
         snapshot_put(op->to);
         op->to = base;
-        if (!base->is_asked_for)
-            base->is_asked_for = base->is_of_fork = true;
+        if (base->purpose == SNAPSHOT_INTERNAL)
+            base->purpose = SNAPSHOT_OF_FORK;
     }
     op->fork.made = calloc(op->fork.count, sizeof(struct session *));
     if (!op->fork.made || !base) {
@@ -158,7 +158,7 @@ static void make_forks(struct op *op) {
         return;
     }
     /* Without an owner they would be detached. */
-    if (op->fork.attached && !op->client) {
+    if (op->fork.attached && !op->reply.client) {
         op_fail_with(
             op, ROLLBOX_ERR_CANCELLED, ECANCELED, "the client that asked for the forks is gone");
         return;
@@ -169,8 +169,8 @@ static void make_forks(struct op *op) {
         checkpoint->n_uses++;
     for (unsigned i = 0; i < op->fork.count; i++) {
         struct session *made = session_new(session->engine, session->profile,
-            session->client || op->fork.attached ? op->client : NULL, NULL, session->files.tree,
-            op->to, &error);
+            session->client || op->fork.attached ? op->reply.client : NULL, NULL,
+            session->files.tree, op->to, &error);
 
         if (!made) {
             op_fail(op, &error);
@@ -275,7 +275,7 @@ static void release_fork(struct op *op) {
 
 static struct checkpoint *wants_full_image(const struct op *op) {
     const bool is_for_many =
-        op->from && !op->drops && op->fork.count >= MANY_FORKS && !op->take.flatten_failed;
+        op->from && !op->request.drops && op->fork.count >= MANY_FORKS && !op->take.flatten_failed;
 
     return is_for_many && flatten_is_lacking(op->from->checkpoint) ? op->from->checkpoint : NULL;
 }

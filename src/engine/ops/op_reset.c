@@ -17,7 +17,7 @@ static void reset_session(struct op *op) {
     struct buf nothing = BUF_INIT;
     struct rollbox_error error;
     struct snapshot *target = op->from ? op->from : session->files.at;
-    struct checkpoint *checkpoint = op->drops ? NULL : target->checkpoint;
+    struct checkpoint *checkpoint = op->request.drops ? NULL : target->checkpoint;
     struct snapshot *base = checkpoint ? snapshot_get(target) : session_files_of(session, target);
 
     if (!base) {

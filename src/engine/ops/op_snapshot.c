@@ -46,8 +46,8 @@ static bool name_again(struct op *op) {
 static void name_snapshot(struct op *op) {
     struct buf json = BUF_INIT;
 
-    if (op->name) {
-        struct snapshot *other = snapshot_find(op->session->files.tree, op->name);
+    if (op->request.name) {
+        struct snapshot *other = snapshot_find(op->session->files.tree, op->request.name);
 
         if (other && other != op->to) {
             op_fail_with(op, ROLLBOX_ERR_INVALID_ARGUMENT, EEXIST,
@@ -59,10 +59,9 @@ static void name_snapshot(struct op *op) {
             return;
         }
         free(op->to->name);
-        op->to->name = TAKE_PTR(op->name);
+        op->to->name = TAKE_PTR(op->request.name);
     }
-    op->to->is_asked_for = true;
-    op->to->is_of_fork = false;
+    op->to->purpose = SNAPSHOT_ASKED_FOR;
     op->to->automatic = 0;
     snapshot_text(op->to, &json);
     const bool wants_files = session_events_wants(op->session) & OBSERVER_WANTS_SNAPSHOT_FILES;

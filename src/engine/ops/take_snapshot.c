@@ -302,7 +302,7 @@ static void handle_frozen(struct op *op, const struct guest_record *record) {
             "a process of the sandbox could not be paused");
         return;
     }
-    if (record->value && !op->drops) {
+    if (record->value && !op->request.drops) {
         op_thaw(op);
         start_dump_of_op(op);
         return;
@@ -383,7 +383,8 @@ void op_take_snapshot(struct op *op) {
     struct session *session = op->session;
 
     /* What was started before is part of it. */
-    if (!op->drops && op->take.follows_commands && !list_empty(&session->commands.waiting)) {
+    if (!op->request.drops && op->take.follows_commands &&
+        !list_empty(&session->commands.waiting)) {
         op->take.follows_commands = false;
         op_wait(op, OP_WAIT_COMMANDS_SENT);
         return;
@@ -394,7 +395,7 @@ void op_take_snapshot(struct op *op) {
         return;
     }
     if (session->files.dirty && session->box) {
-        if (op->drops || (!runs_something(session) && box_seems_empty(session->box) != 0))
+        if (op->request.drops || (!runs_something(session) && box_seems_empty(session->box) != 0))
             op_freeze(op); /* of which init tells whether anything stands */
         else
             start_dump_of_op(op);
@@ -468,7 +469,7 @@ static int start_dump_job(struct op *op, struct rollbox_error *error) {
             .box = session->box,
             .base = session->files.base,
             .resumes_early = op->class->flags & OP_RESUMES_EARLY && !stays_stopped(op),
-            .drops = op->drops,
+            .drops = op->request.drops,
             .stays_paused = stays_stopped(op),
             .n_forks = op->verb == VERB_FORK ? MAX(op->fork.count, 1u) : 0,
             .user = &user,

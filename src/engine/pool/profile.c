@@ -91,7 +91,7 @@ static void drop_interpreter(struct profile *profile) {
 }
 
 static bool is_waited_for(const struct profile *profile) {
-    return profile->n_running || profile->n_sessions || profile->n_wakers ||
+    return profile->n_running || profile->sessions.n || profile->sessions.n_wakers ||
            has_busy_interpreter(profile);
 }
 
@@ -113,10 +113,10 @@ static void forget_idle(struct engine *engine, const struct profile *newest) {
         struct profile *profile = container_of(node, struct profile, node);
 
         n++;
-        bytes += profile->key_length;
+        bytes += profile->key.length;
         if (is_waited_for(profile) || profile == newest)
             continue;
-        if (!profile->n_sleepers && (!oldest || profile->used_ns < oldest->used_ns))
+        if (!profile->sessions.n_sleepers && (!oldest || profile->used_ns < oldest->used_ns))
             oldest = profile;
         if (!profile->launcher)
             continue;
@@ -297,18 +297,19 @@ static struct profile *profile_new(
     list_init(&profile->spares);
     list_init(&profile->slots);
     list_init(&profile->kept);
-    profile->key = take_key;
-    profile->key_length = key_length;
-    profile->text_length = text_length;
+    profile->key.text = take_key;
+    profile->key.length = key_length;
+    profile->key.policy_length = text_length;
     return profile;
 }
 
 /* The environment that is part of the key; NULL if there is none. The array is the caller's. */
 static int key_environment(const struct profile *profile, const char ***ret_environment) {
-    const char *end = profile->key + profile->key_length;
+    const char *end = profile->key.text + profile->key.length;
     size_t n = 0;
 
-    for (const char *at = profile->key + profile->text_length; at < end; at += strlen(at) + 1)
+    for (const char *at = profile->key.text + profile->key.policy_length; at < end;
+         at += strlen(at) + 1)
         n++;
     *ret_environment = NULL;
     if (!n)
@@ -317,7 +318,8 @@ static int key_environment(const struct profile *profile, const char ***ret_envi
     if (!environment)
         return -ENOMEM;
     n = 0;
-    for (const char *at = profile->key + profile->text_length; at < end; at += strlen(at) + 1)
+    for (const char *at = profile->key.text + profile->key.policy_length; at < end;
+         at += strlen(at) + 1)
         environment[n++] = at;
     *ret_environment = environment;
     return 0;
@@ -325,8 +327,9 @@ static int key_environment(const struct profile *profile, const char ***ret_envi
 
 static int profile_compile(
     struct profile *profile, const char *const *caller_environment, struct rollbox_error *error) {
-    int r = compile_policy(profile->engine, profile->key, profile->text_length, &profile->policy,
-        &profile->plan, &profile->image, &profile->path_identities, &profile->isolation, error);
+    int r = compile_policy(profile->engine, profile->key.text, profile->key.policy_length,
+        &profile->policy, &profile->plan, &profile->image, &profile->path_identities,
+        &profile->isolation, error);
 
     if (r < 0)
         return r;
@@ -458,12 +461,13 @@ static bool has_below(const struct plan *plan, const char *path) {
 static int compile_again(
     const struct profile *profile, struct profile **ret_next, struct rollbox_error *error) {
     auto_free const char **environment = NULL;
-    char *key = malloc(profile->key_length + 1);
+    char *key = malloc(profile->key.length + 1);
 
     if (key)
-        memcpy(key, profile->key, profile->key_length + 1);
+        memcpy(key, profile->key.text, profile->key.length + 1);
     struct profile *next =
-        key ? profile_new(profile->engine, key, profile->key_length, profile->text_length) : NULL;
+        key ? profile_new(profile->engine, key, profile->key.length, profile->key.policy_length)
+            : NULL;
     if (!next || key_environment(next, &environment) < 0) {
         if (next)
             profile_free(next);
@@ -514,8 +518,8 @@ void profile_rest(struct profile *profile) {
 }
 
 void profile_leave(struct profile *profile) {
-    if (!profile->number && !profile->serves && !profile->n_sessions && !profile->n_sleepers &&
-        !profile->n_running && !has_busy_interpreter(profile))
+    if (!profile->number && !profile->serves && !profile->sessions.n &&
+        !profile->sessions.n_sleepers && !profile->n_running && !has_busy_interpreter(profile))
         profile_free(profile);
 }
 
@@ -558,8 +562,8 @@ int profile_get(struct engine *engine, const char *text, size_t length,
     list_for_each(node, &engine->profiles.all) {
         struct profile *known = container_of(node, struct profile, node);
 
-        if (known->number && known->key_length == key.length &&
-            !memcmp(known->key, key.data, key.length) &&
+        if (known->number && known->key.length == key.length &&
+            !memcmp(known->key.text, key.data, key.length) &&
             same_secrets(known->values.secrets, secrets)) {
             buf_done(&key);
             int r = profile_renew(&known, error);
@@ -597,12 +601,12 @@ int profile_get(struct engine *engine, const char *text, size_t length,
 struct profile *profile_twin(const struct profile *of, struct rollbox_error *error) {
     auto_free const char **environment = NULL;
     struct engine *engine = of->engine;
-    char *key = malloc(of->key_length + 1);
+    char *key = malloc(of->key.length + 1);
 
     if (key)
-        memcpy(key, of->key, of->key_length + 1);
+        memcpy(key, of->key.text, of->key.length + 1);
     struct profile *profile =
-        key ? profile_new(engine, key, of->key_length, of->text_length) : NULL;
+        key ? profile_new(engine, key, of->key.length, of->key.policy_length) : NULL;
     if (!profile)
         return NULL;
     if (key_environment(profile, &environment) < 0 ||
@@ -675,7 +679,7 @@ struct profile *profile_free(struct profile *profile) {
     image_free(profile->image);
     path_identities_done(&profile->path_identities);
     free(profile->plan);
-    free(profile->key);
+    free(profile->key.text);
     free(profile->isolation);
     buf_done(&profile->values.environment);
     free(profile);
@@ -686,7 +690,7 @@ struct profile *profile_free(struct profile *profile) {
  * of CPUs: a one-off run pays for none. */
 int profile_keep_spares(struct profile *profile) {
     unsigned wanted = profile->n_runs < 2
-                          ? profile->n_sessions > 1
+                          ? profile->sessions.n > 1
                           : MIN(MAX(profile->n_running, 1u), profile->engine->features.cpus);
     struct rollbox_error error;
 

@@ -39,7 +39,7 @@ static void on_ready(void *owner, struct launcher *launcher, const struct guest_
     list_for_each(node, &profile->engine->boxes.all) {
         struct box *box = container_of(node, struct box, node);
 
-        if (box->profile == profile && box->launcher == launcher->number)
+        if (box->profile == profile && box->creation.launcher == launcher->number)
             own_mounts_ready(box, launcher); /* a zygote of it may make that box */
     }
     path_identities_bound(profile_path_identities(profile), profile->plan, record->value);

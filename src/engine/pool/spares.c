@@ -61,7 +61,7 @@ struct box *spares_take(struct profile *profile, bool layered) {
     list_for_each(node, &profile->spares) {
         struct box *box = container_of(node, struct box, in_profile);
 
-        if (box->ops != &spares_ops || (layered && !box->is_layered))
+        if (box->ops != &spares_ops || (layered && !box->lower.is_layered))
             continue;
         if (box->state == BOX_READY || (box->state == BOX_SETUP && !best)) {
             best = box;
@@ -74,7 +74,7 @@ struct box *spares_take(struct profile *profile, bool layered) {
     profile->n_spares--;
     spares_leave(best);
     box_set_owner(best, NULL, NULL);
-    best->origin = BOX_WAS_SPARE;
+    best->creation.origin = BOX_WAS_SPARE;
     return best;
 }
 

@@ -42,13 +42,14 @@ void command_step_started(struct session_observer *observer, struct run *run) {
     if (!command)
         return;
     command->run = run;
-    memcpy(command->operation, run->operation, sizeof command->operation);
-    command->operation_length = run->operation_length;
+    memcpy(command->operation, run->operation.id, sizeof command->operation);
+    command->operation_length = run->operation.length;
     command->step = record->next_step++;
     command->begun_at = record->ended;
     ((struct wire_header *)(void *)run->given.message.data)->flags |= GUEST_EXEC_COUNTED;
-    command->stdin_copy =
-        run->stdin_kind == RUN_STDIN_DATA ? fcntl(run->fds.stdio[0], F_DUPFD_CLOEXEC, 3) : -EBADF;
+    command->stdin_copy = run->given.stdin_kind == RUN_STDIN_DATA
+                              ? fcntl(run->fds.stdio[0], F_DUPFD_CLOEXEC, 3)
+                              : -EBADF;
     list_add_tail(&recording->commands, &command->node);
 }
 
@@ -58,7 +59,7 @@ static void add_environment(const struct record *record, const struct run *run, 
 
     while (step_next_field(run, &position, &field))
         n += field.tag == GUEST_ENV;
-    step_open(to, "env", record->env_values ? RECORD_OBJECT : RECORD_LIST);
+    step_open(to, "env", record->wants & RECORD_WANTS_ENV_VALUES ? RECORD_OBJECT : RECORD_LIST);
     /* The request's own come last. */
     for (position = 0; step_next_field(run, &position, &field);) {
         const char *text = field.tag == GUEST_ENV ? wire_text(&field) : NULL;
@@ -69,7 +70,7 @@ static void add_environment(const struct record *record, const struct run *run, 
         auto_free char *name = text ? strndup(text, length) : NULL;
         if (!name)
             continue;
-        if (record->env_values)
+        if (record->wants & RECORD_WANTS_ENV_VALUES)
             step_add_text(to, name, text[length] ? text + length + 1 : "");
         else
             wire_add(to, RECORD_TEXT, name, length);
@@ -116,7 +117,7 @@ static void add_input(
     if (stdin_copy >= 0) {
         step_add_value(to, "stdin", RECORD_CONTENT_FD, UINT64_MAX);
         fds[(*n_fds)++] = stdin_copy;
-    } else if (run->stdin_kind != RUN_STDIN_FILE) {
+    } else if (run->given.stdin_kind != RUN_STDIN_FILE) {
         step_open(to, "stdin", RECORD_OBJECT);
         step_add_value(to, "unrecorded", RECORD_FLAG, 1);
         step_close(to);
@@ -203,7 +204,7 @@ static void tell_command(struct record *record, struct command_step *command, st
     uint64_t bytes = 0;
 
     step_begin(record, &message, command->step, command->begun_at);
-    if (record->wants_secrets)
+    if (record->wants & RECORD_WANTS_SECRETS)
         add_secrets(run, &message);
     if (command->action.length) {
         buf_add(&message, command->action.data, command->action.length);

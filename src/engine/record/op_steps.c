@@ -68,7 +68,7 @@ void op_step_started(struct session_observer *observer, struct op *op) {
         step->after = recording->after;
     /* Taking the state may make it, or drop it. */
     snprintf(step->asked, sizeof step->asked, "%s", op->from ? op->from->id : "");
-    snprintf(step->name, sizeof step->name, "%s", op->name ? op->name : "");
+    snprintf(step->name, sizeof step->name, "%s", op->request.name ? op->request.name : "");
 }
 
 static void add_op(const struct op *op, const struct op_step *step, struct buf *to) {
@@ -78,7 +78,7 @@ static void add_op(const struct op *op, const struct op_step *step, struct buf *
         step_add_word(to, "snapshot", step->asked[0] ? step->asked : NULL);
     if (op->verb == VERB_SNAPSHOT)
         step_add_text(to, "name", step->name[0] ? step->name : NULL);
-    if (op->drops && op->verb != VERB_COMMIT)
+    if (op->request.drops && op->verb != VERB_COMMIT)
         step_add_word(to, "processes", "drop");
     if (op->verb == VERB_FORK)
         step_add_value(to, "count", RECORD_NUMBER, op->fork.count);

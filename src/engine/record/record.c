@@ -123,8 +123,8 @@ void recording_tell_changes(struct recording *recording, uint64_t after) {
     struct session *session = recording->session;
     const struct record *record = recording->record;
 
-    if (!record || !record->wants_changes || record->phase == RECORD_IS_DONE || record->error ||
-        !auto_snapshot_is_due(session) || op_files_are_pristine(session->box))
+    if (!record || !(record->wants & RECORD_WANTS_CHANGES) || record->phase == RECORD_IS_DONE ||
+        record->error || !auto_snapshot_is_due(session) || op_files_are_pristine(session->box))
         return;
     struct op *op = op_add(session, VERB_DIFF, false);
     if (!op)
@@ -339,7 +339,7 @@ static int add_rules(const struct buf *from, struct record *record, struct buf *
                 continue;
             if (!wire_text(&field) || field.length > RECORD_MAX_RULE + 1 || ++n > RECORD_MAX_RULES)
                 return -E2BIG;
-            record->wants_secrets |= field.tag == TAG_RULE_NAME;
+            record->wants |= field.tag == TAG_RULE_NAME ? RECORD_WANTS_SECRETS : 0;
             wire_add(to, RECORD_TEXT, field.data, field.length - 1);
         }
         step_close(to);
@@ -358,7 +358,8 @@ static int begin_record(const struct recording *recording, const struct buf *rul
     uint64_t most = RECORD_STREAM_BYTES, max_file = RECORD_FILE_BYTES, env_values = 0, files = 0,
              number;
     auto_buf struct buf message = BUF_INIT;
-    auto_free char *policy = strndup(session->profile->key, session->profile->text_length);
+    auto_free char *policy =
+        strndup(session->profile->key.text, session->profile->key.policy_length);
     struct wire_field field;
     size_t position = 0;
 
@@ -379,9 +380,9 @@ static int begin_record(const struct recording *recording, const struct buf *rul
         default:
             break;
         }
-    record->env_values = env_values;
-    record->wants_files = files & 1;
-    record->wants_changes = files & 2;
+    record->wants |= env_values ? RECORD_WANTS_ENV_VALUES : 0;
+    record->wants |= files & 1 ? RECORD_WANTS_FILES : 0;
+    record->wants |= files & 2 ? RECORD_WANTS_CHANGES : 0;
     most = MIN(most, (uint64_t)RECORD_MAX_STREAM);
     wire_begin(&message, RECORD_BEGIN, record->number);
     wire_add_text(&message, RECORD_POLICY, policy ? policy : "{}");
@@ -400,8 +401,8 @@ static int begin_record(const struct recording *recording, const struct buf *rul
     step_add_value(&message, "file_bytes", RECORD_NUMBER, MIN(max_file, (uint64_t)INT64_MAX));
     step_close(&message);
     step_add_value(&message, "env_values", RECORD_FLAG, env_values);
-    step_add_value(&message, "files", RECORD_FLAG, record->wants_files);
-    if (record->wants_changes)
+    step_add_value(&message, "files", RECORD_FLAG, !!(record->wants & RECORD_WANTS_FILES));
+    if (record->wants & RECORD_WANTS_CHANGES)
         step_add_value(&message, "changes", RECORD_FLAG, 1);
     if (add_rules(rules, record, &message) < 0)
         return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, E2BIG, "arguments",
@@ -511,7 +512,8 @@ static enum observer_answer closed(struct session_observer *observer, bool is_wa
 
 static unsigned wants(const struct session_observer *observer) {
     const struct record *record = recording_of(observer)->record;
-    const bool wants_files = record && record->wants_files && record->phase != RECORD_IS_DONE;
+    const bool wants_files =
+        record && record->wants & RECORD_WANTS_FILES && record->phase != RECORD_IS_DONE;
 
     return (record ? OBSERVER_WANTS_NOTES : 0) |
            (wants_files && !record->error ? OBSERVER_WANTS_SNAPSHOT_FILES : 0);

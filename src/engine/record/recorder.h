@@ -30,6 +30,14 @@ enum record_phase {
     RECORD_IS_DONE,   /* nothing of it will be written any more */
 };
 
+/* What a record contains besides the steps. */
+enum record_wants {
+    RECORD_WANTS_SECRETS = 1 << 0, /* the names of rules for what is not to be shown */
+    RECORD_WANTS_FILES = 1 << 1,
+    RECORD_WANTS_CHANGES = 1 << 2,
+    RECORD_WANTS_ENV_VALUES = 1 << 3,
+};
+
 struct record {
     struct list node; /* recorder->records */
     struct engine *engine;
@@ -42,7 +50,7 @@ struct record {
     int64_t patient_until;
     char id[48];
     enum record_phase phase;
-    bool wants_secrets, wants_files, wants_changes, env_values;
+    unsigned wants;   /* enum record_wants */
     bool is_given_up; /* its end is not waited for any longer */
     int error;
     char message[160];

@@ -88,8 +88,8 @@ static struct look *look_of(const struct hoards *hoards, const struct box *box) 
     const struct look key = { .box = box };
     struct look *look = bsearch(&key, hoards->looks, hoards->n_looks, sizeof key, by_box);
 
-    return look && look->is_known && look->pid == box->pid && look->made_ns == box->made_ns &&
-                   is_used(box)
+    return look && look->is_known && look->pid == box->pid &&
+                   look->made_ns == box->creation.made_ns && is_used(box)
                ? look
                : NULL;
 }
@@ -130,14 +130,15 @@ static void record_growth(const struct hoards *hoards, int64_t growth) {
 
         if (!look)
             continue;
-        box->suspected_bytes = sign_of(look) ? MAX(box->suspected_bytes + growth, (int64_t)0) : 0;
-        box->kernel_bytes = counted_bytes(hoards, look);
+        box->memory.suspected_bytes =
+            sign_of(look) ? MAX(box->memory.suspected_bytes + growth, (int64_t)0) : 0;
+        box->memory.kernel_bytes = counted_bytes(hoards, look);
     }
 }
 
 static bool has_too_much(const struct box *box, const struct look *look) {
     return look->hoard.files > file_limit(box->profile->policy) ||
-           box->kernel_bytes > box->profile->policy->max_memory_bytes;
+           box->memory.kernel_bytes > box->profile->policy->max_memory_bytes;
 }
 
 /* One that is to end, or NULL. */
@@ -152,7 +153,7 @@ static struct box *find_worst(const struct hoards *hoards, bool by_sign) {
         if (look && !by_sign && has_too_much(box, look))
             return box;
         if (look && by_sign && sign_of(look) > most &&
-            box->suspected_bytes >
+            box->memory.suspected_bytes >
                 (int64_t)MIN(box->profile->policy->max_memory_bytes, (uint64_t)INT64_MAX)) {
             most = sign_of(look);
             worst = box;
@@ -174,7 +175,7 @@ static void judge_growth(struct hoards *hoards, int64_t growth) {
     if (!(box = find_worst(hoards, true)))
         return;
     list_for_each(node, &hoards->engine->boxes.all)
-        container_of(node, struct box, node)->suspected_bytes = 0;
+        container_of(node, struct box, node)->memory.suspected_bytes = 0;
     end_box(box);
 }
 
@@ -250,7 +251,7 @@ static int begin_look(struct hoards *hoards, const struct hoard_host *now) {
 
         if (is_used(box) && hoards->n_looks < engine->boxes.n)
             hoards->looks[hoards->n_looks++] = (struct look){ .box = box,
-                .made_ns = box->made_ns,
+                .made_ns = box->creation.made_ns,
                 .pid = box->pid,
                 .limit = box->profile->policy->max_memory_bytes,
                 .max_files = max_files(box, now),

@@ -119,8 +119,8 @@ void run_free(struct run *run) {
 }
 
 static bool is_operation(const struct run *run, const unsigned char *operation, size_t length) {
-    return run->end.outcome != ROLLBOX_OUTCOME_ERROR && run->operation_length == length &&
-           !memcmp(run->operation, operation, length);
+    return run->end.outcome != ROLLBOX_OUTCOME_ERROR && run->operation.length == length &&
+           !memcmp(run->operation.id, operation, length);
 }
 
 /* One that has failed is none: a retry of it is meant to try again. */
@@ -149,14 +149,14 @@ int run_wait_for(struct client *client, uint64_t serial, struct run *run) {
 void run_enqueue(struct run *run) {
     struct profile *base = run->profile;
 
-    if (run->is_code && (run->profile = interpreter_profile(base)) != base) {
+    if (run->code.is_wanted && (run->profile = interpreter_profile(base)) != base) {
         base->n_runs--;
         base->n_running--;
         run->profile->n_runs++;
         run->profile->n_running++;
     }
-    run->is_cold = run->is_code && run->profile == base;
-    base->code.n_cold += run->is_cold;
+    run->code.is_cold = run->code.is_wanted && run->profile == base;
+    base->code.n_cold += run->code.is_cold;
     admission_join(run);
 }
 
@@ -189,7 +189,7 @@ void run_finish(struct run *run) {
             box_kill(box);
     }
     admission_end(run);
-    if (run->is_cold) {
+    if (run->code.is_cold) {
         profile->code.n_cold--;
         interpreter_release_queue(profile->code.interpreter);
     }
@@ -418,7 +418,7 @@ static int handle_started(struct run *run) {
 static enum oom_cause oom_cause(struct run *run, bool was_killed) {
     struct box *box = run_sandbox(run).box;
 
-    if (!run->session && box && box->oom)
+    if (!run->session && box && box->memory.met_limit)
         return OOM_LIMIT;
     if (box && box->slot && run->session)
         return was_killed ? run->session_ops->oom_cause(run) : OOM_NONE;
@@ -482,7 +482,7 @@ void run_answer(struct run *run, const struct guest_record *record) {
     struct rollbox_error error;
 
     if (record && record->kind == GUEST_STARTED && run->state == RUN_STARTING) {
-        if (run->is_code && run->profile->serves)
+        if (run->code.is_wanted && run->profile->serves)
             interpreter_started(run->profile, record);
         (void)handle_started(run);
         return; /* its streams may be at their ends, but it is not */
@@ -543,7 +543,7 @@ void run_abandon(struct run *run) {
         return;
     }
     admission_move(run, NULL);
-    if (!run->session || !run->is_detached)
+    if (!run->session || !run->given.is_detached)
         run_fail(run, ROLLBOX_ERR_CANCELLED, ECANCELED, "run", "the client is gone");
 }
 
@@ -687,8 +687,8 @@ static void close_streams_again(struct run *run) {
 
 static int hand_over(struct run *run, const struct box *box) {
     auto_buf struct buf fixed = BUF_INIT;
-    bool restored = run->is_code && run->profile->serves,
-         is_fixed = run->is_code && interpreter_is_fixed(run->profile);
+    bool restored = run->code.is_wanted && run->profile->serves,
+         is_fixed = run->code.is_wanted && interpreter_is_fixed(run->profile);
     auto_close int code = restored || is_fixed ? interpreter_code(&run->given.message) : -EBADF;
     const int fds[5] = { run->fds.stdio[0], run->fds.stdio[1], run->fds.stdio[2], code,
         run->engine->null_fd };

@@ -70,7 +70,7 @@ static void add_op(const struct op *op, struct buf *to) {
     buf_printf(to, "{\"op\": \"%s\", \"wait\": \"%s\", \"since_ms\": %lld, \"client_pid\": ",
         verb_name(op->verb), op_wait_name(op->wait),
         (long long)(clock_now_ns() - op->since_ns) / 1000000);
-    add_client(op->client, to);
+    add_client(op->reply.client, to);
     buf_add_text(to, "}");
 }
 

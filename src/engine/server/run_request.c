@@ -37,8 +37,8 @@ static int take_operation(
     if (field->length < 1 || field->length > 64)
         return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments",
             "operation id: must have 1 to 64 bytes");
-    memcpy(run->operation, field->data, field->length);
-    run->operation_length = field->length;
+    memcpy(run->operation.id, field->data, field->length);
+    run->operation.length = field->length;
     return 0;
 }
 
@@ -91,7 +91,7 @@ static int parse_exec_field(struct run *run, const struct wire_field *field, str
         given->extra = (unsigned)MIN(number, (uint64_t)ARRAY_SIZE(run->fds.extra) + 1);
         return 0;
     case TAG_DETACHED:
-        run->is_detached = number;
+        run->given.is_detached = number;
         return 0;
     case TAG_TERMINAL:
         run->terminal.is_wanted = true;
@@ -231,7 +231,7 @@ static int decode_fields(struct run *run, struct wire_message *message, struct g
             given->stdio = wire_u64(&field, &number) == 0 && number;
             break;
         case TAG_CODE:
-            run->is_code = wire_u64(&field, &number) == 0 && number;
+            run->code.is_wanted = wire_u64(&field, &number) == 0 && number;
             break;
         default:
             r = message->header.type == PROTOCOL_EXEC ? parse_exec_field(run, &field, given, error)
@@ -273,7 +273,8 @@ static int decode_fields(struct run *run, struct wire_message *message, struct g
     /* What was started already cannot be given another environment, and has made up its mind about
      * its streams. */
     const bool suits_interpreter = !n_env && !given->stdio && !run->session;
-    run->is_code = run->is_code && suits_interpreter && is_code(run) && !brings_packages(run);
+    run->code.is_wanted =
+        run->code.is_wanted && suits_interpreter && is_code(run) && !brings_packages(run);
     run->limits.timeout_ms = have_timeout   ? (int64_t)timeout
                              : run->session ? run->profile->policy->timeout_ms
                                             : policy_run_timeout_ms(run->profile->policy);
@@ -303,9 +304,9 @@ static int take_descriptors(struct run *run, struct wire_message *message,
     for (unsigned i = 0; i < 2; i++)
         if (given->streams & 1u << i)
             run->fds.streams[i] = wire_take_fd(message, next++);
-    run->stdin_kind = given->stdin_file ? RUN_STDIN_DATA
-                      : given->input    ? RUN_STDIN_PIPED
-                                        : RUN_STDIN_FILE;
+    run->given.stdin_kind = given->stdin_file ? RUN_STDIN_DATA
+                            : given->input    ? RUN_STDIN_PIPED
+                                              : RUN_STDIN_FILE;
     run->given.n_extra_given = given->extra;
     while (run->fds.n_extra < given->extra)
         run->fds.extra[run->fds.n_extra++] = wire_take_fd(message, next++);
@@ -320,9 +321,9 @@ static int take_descriptors(struct run *run, struct wire_message *message,
 /* A retry gets the first one's answer: at once if it is there, else when it is. 1, 0 if it is none,
  * or -ENOMEM. */
 static int take_retry(struct client *client, const struct run *run) {
-    if (result_replay(client, run->serial, run->operation, run->operation_length))
+    if (result_replay(client, run->serial, run->operation.id, run->operation.length))
         return 1;
-    struct run *first = run_find(client->engine, run, run->operation, run->operation_length);
+    struct run *first = run_find(client->engine, run, run->operation.id, run->operation.length);
     if (!first)
         return 0;
     int r = run_wait_for(client, run->serial, first);
@@ -352,8 +353,8 @@ void run_request(struct client *client, struct wire_message *message) {
         return;
     }
     if (run->session)
-        session_name_operation(run->session, run->operation, &run->operation_length);
-    int retry = run->operation_length ? take_retry(client, run) : 0;
+        session_name_operation(run->session, run->operation.id, &run->operation.length);
+    int retry = run->operation.length ? take_retry(client, run) : 0;
     if (retry < 0) {
         run->profile = NULL;
         run->session = NULL;
@@ -372,7 +373,7 @@ void run_request(struct client *client, struct wire_message *message) {
     run->profile->n_runs++;
     run->profile->n_running++;
     run->engine->runs.n_queued++;
-    if (run->is_code && interpreter_queue(run->profile, &run->in_queue))
+    if (run->code.is_wanted && interpreter_queue(run->profile, &run->in_queue))
         return;
     run_enqueue(run);
     run_schedule(run->engine);

@@ -81,7 +81,7 @@ static void add_execs(const struct session *session, struct buf *to) {
         const struct run *run = container_of(node, struct run, of_session);
 
         buf_printf(to, "%s{\"id\": ", between);
-        operation_text(run->operation, run->operation_length, to);
+        operation_text(run->operation.id, run->operation.length, to);
         auto_free char *command = run_describe(run);
 
         buf_add_text(to, ", \"command\": ");
@@ -90,7 +90,7 @@ static void add_execs(const struct session *session, struct buf *to) {
         buf_printf(to,
             ", \"state\": \"%s\", \"terminal\": %s, \"detached\": %s, \"output_bytes\": %llu}",
             run->state == RUN_RUNNING ? "running" : "starting", terminal,
-            run->is_detached ? "true" : "false",
+            run->given.is_detached ? "true" : "false",
             (unsigned long long)(run->outputs[0].total + run->outputs[1].total));
         between = ", ";
     }
@@ -253,8 +253,8 @@ void session_text(struct session *session, struct buf *to) {
     else
         buf_add_text(to, "\"asleep\": null, ");
     buf_add_text(to, "\"policy\": ");
-    buf_add(to, session->profile->key,
-        session->profile->text_length); /* as it was given, and found to be JSON */
+    buf_add(to, session->profile->key.text,
+        session->profile->key.policy_length); /* as it was given, and found to be JSON */
     if (session->profile->policy->have_seed)
         buf_printf(to, ", \"random_seed\": %llu", (unsigned long long)session->origin.seed);
     else
@@ -349,7 +349,7 @@ static void add_process(
     buf_printf(to, "%s{\"pid\": %d, \"parent\": %d, \"host_pid\": %d, \"exec\": ", *between,
         (int)found->inner, (int)found->parent, (int)pid);
     if (found->run)
-        operation_text(found->run->operation, found->run->operation_length, to);
+        operation_text(found->run->operation.id, found->run->operation.length, to);
     else
         buf_add_text(to, "null");
     buf_printf(to,

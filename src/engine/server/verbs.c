@@ -174,9 +174,9 @@ enum { REPLY_NOW, REPLY_LATER };
 
 /* Copies the options of the request, by verb. 0 or -ENOMEM. */
 static int set_options(struct op *op, const struct verb_request *request) {
-    op->drops = request->drops;
-    op->name = request->name ? strdup(request->name) : NULL;
-    if (request->name && !op->name)
+    op->request.drops = request->drops;
+    op->request.name = request->name ? strdup(request->name) : NULL;
+    if (request->name && !op->request.name)
         return -ENOMEM;
     switch ((int)op->verb) {
     case VERB_FORK:
@@ -582,12 +582,13 @@ static int handle_operation(struct call *call) {
     op->from = from;
     op->to = to;
     op->pinned = snapshot_pin(from);
-    if (is_in_store && request->snapshot && !op->name && !(op->name = strdup(request->snapshot))) {
+    if (is_in_store && request->snapshot && !op->request.name &&
+        !(op->request.name = strdup(request->snapshot))) {
         op_free(op);
         return OUT_OF_MEMORY(call->error);
     }
     if (call->message->n_fds)
-        op->fd = wire_take_fd(call->message, 0);
+        op->request.fd = wire_take_fd(call->message, 0);
     session_events_op_started(op);
     session_schedule(call->session);
     return REPLY_LATER;

@@ -42,9 +42,9 @@ static int note_command(struct checkpoint *checkpoint, int *masters, const struc
     if (!command->description)
         return -ENOMEM;
     checkpoint->n_commands++;
-    if (run->operation_length > prefix) {
-        command->operation_length = run->operation_length - prefix;
-        memcpy(command->operation, run->operation + prefix, command->operation_length);
+    if (run->operation.length > prefix) {
+        command->operation_length = run->operation.length - prefix;
+        memcpy(command->operation, run->operation.id + prefix, command->operation_length);
     }
     command->pid = run->init.main_pid;
     command->output_limit = run->limits.output_limit;

@@ -92,25 +92,25 @@ struct run *exec_adopt(struct session *session, const struct checkpoint_command 
     run->box = session->box;
     run->state = RUN_STARTING;
     run->init.main_pid = command->pid;
-    run->is_detached = true;
+    run->given.is_detached = true;
     run->limits.timeout_ms = command->timeout_ms;
     run->limits.output_limit = command->output_limit;
     run->terminal.is_wanted = command->has_terminal;
-    memcpy(run->operation, command->operation, command->operation_length);
-    run->operation_length = command->operation_length;
-    session_name_operation(session, run->operation, &run->operation_length);
+    memcpy(run->operation.id, command->operation, command->operation_length);
+    run->operation.length = command->operation_length;
+    session_name_operation(session, run->operation.id, &run->operation.length);
     wire_begin(&run->given.message, GUEST_EXEC, 0);
     wire_add_text(&run->given.message, GUEST_ARG, command->description);
     run->init.serial = ++run->engine->sessions.next_exec;
     list_add_tail(&session->commands.runs, &run->of_session);
     session->commands.n_runs++;
     /* After a reset it is under way again. */
-    result_forget(run->engine, run->operation, run->operation_length);
+    result_forget(run->engine, run->operation.id, run->operation.length);
     list_for_each(node, &session->commands.ended) {
         struct ended *ended = container_of(node, struct ended, node);
 
-        if (ended->operation_length == run->operation_length &&
-            !memcmp(ended->operation, run->operation, run->operation_length))
+        if (ended->operation_length == run->operation.length &&
+            !memcmp(ended->operation, run->operation.id, run->operation.length))
             forget_ended(session, ended);
     }
     gateway_tally_begin(run, run->box);
@@ -160,8 +160,8 @@ static struct session *leave(struct run *run) {
     if (!ended)
         return session; /* it cannot be kept, but was sent at least */
     list_init(&ended->node);
-    memcpy(ended->operation, run->operation, sizeof ended->operation);
-    ended->operation_length = run->operation_length;
+    memcpy(ended->operation, run->operation.id, sizeof ended->operation);
+    ended->operation_length = run->operation.length;
     ended->command = run_describe(run);
     ended->outcome = run->end.outcome;
     ended->status = run->end.status;
@@ -261,7 +261,7 @@ static int send_exec(struct session *session, struct run *run, struct rollbox_er
     if (r < 0)
         return error_set(error, error_code_of(-r, ROLLBOX_ERR_SETUP_FAILED), -r, "setup",
             "the command cannot be handed to the sandbox: %s", strerror(-r));
-    if (run->stdin_kind == RUN_STDIN_PIPED)
+    if (run->given.stdin_kind == RUN_STDIN_PIPED)
         note_pipe(&run->fds.pipes[0], run->fds.stdio[0]);
     for (unsigned i = 0; i < run->fds.n_extra; i++)
         note_pipe(&run->fds.pipes[3 + i], run->fds.extra[i]);

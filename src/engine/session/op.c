@@ -58,13 +58,13 @@ struct op *op_new(
     if (!op)
         return NULL;
     op->session = session;
-    op->client = client;
-    op->serial = serial;
+    op->reply.client = client;
+    op->reply.serial = serial;
     op->class = class;
     op->verb = verb;
     op->since_ns = clock_now_ns();
     op->take.follows_commands = !list_empty(&session->commands.waiting);
-    op->fd = -EBADF;
+    op->request.fd = -EBADF;
     list_add_tail(&session->queue.ops, &op->node);
     session->queue.n_ops++;
     return op;
@@ -91,11 +91,11 @@ struct op *op_free(struct op *op) {
     op->flatten_job = flatten_free(op->flatten_job);
     if (op->class->release)
         op->class->release(op);
-    close_fd(&op->fd);
+    close_fd(&op->request.fd);
     snapshot_unpin(op->pinned);
     snapshot_put(op->from);
     snapshot_put(op->to);
-    free(op->name);
+    free(op->request.name);
     free(op);
     return NULL;
 }
@@ -122,8 +122,8 @@ void op_fail(struct op *op, const struct rollbox_error *error) {
     session_events_op_ended(op, error);
     if (op->class->failed)
         op->class->failed(op, error);
-    if (op->client)
-        client_fail(op->client, op->serial, error);
+    if (op->reply.client)
+        client_fail(op->reply.client, op->reply.serial, error);
     if (session->state == SESSION_CLOSING) {
         op_free(op);
         return;
@@ -147,8 +147,8 @@ void op_done(struct op *op, struct buf *json) {
         "done");
     op_wait(op, OP_WAIT_DONE);
     session_events_op_ended(op, NULL);
-    if (op->client)
-        client_reply(op->client, op->serial, json);
+    if (op->reply.client)
+        client_reply(op->reply.client, op->reply.serial, json);
     buf_done(json);
     if (op->session->state == SESSION_CLOSING)
         op_free(op);
@@ -302,7 +302,7 @@ bool op_allows_hibernated(const struct op *op) {
 void op_session_called(struct session *session) {
     struct op *op = session_first_op(session);
 
-    if (!op || !(op->class->flags & OP_YIELDS_TO_CALLS) || op->client || !op->store_job)
+    if (!op || !(op->class->flags & OP_YIELDS_TO_CALLS) || op->reply.client || !op->store_job)
         return;
     session_touch(session); /* its timer has run out, and not every call sets it */
     (void)op_event(op, OP_EVENT_CANCEL, NULL);

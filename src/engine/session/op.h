@@ -127,18 +127,41 @@ struct op_describe {
     char *refusal;
 };
 
-struct op {
-    struct list node;
-    struct session *session;
+struct op_pause {
+    bool for_walk; /* only until the files have been walked over (disk_upper.h) */
+};
+
+struct op_hibernate {
+    struct hibernated *becoming;
+};
+
+struct op_wake {
+    struct wake_op *progress;
+    struct wire_message *deferred; /* a request that is answered once it is awake */
+};
+
+/* The request that its reply answers. */
+struct op_reply {
     struct client *client; /* NULL: gone, or nobody waits */
     uint64_t serial;
-    const struct op_class *class;
-    enum protocol_verb verb;
-    enum op_wait wait;
-    int64_t since_ns; /* CLOCK_MONOTONIC: when that wait began */
+};
+
+/* What the request says, of several verbs. */
+struct op_request {
     int fd;     /* the client's, of FILES (its agent's socket), CONNECT and EXPORT; else -EBADF */
     bool drops; /* processes="drop" */
     char *name; /* SNAPSHOT: the new one's; SHOW, VERIFY: of one in the store */
+};
+
+struct op {
+    struct list node;
+    struct session *session;
+    struct op_reply reply;
+    struct op_request request;
+    const struct op_class *class;
+    enum protocol_verb verb;
+    enum op_wait wait;
+    int64_t since_ns;           /* CLOCK_MONOTONIC: when that wait began */
     struct snapshot *from, *to; /* references */
     struct snapshot *pinned; /* the state that was named, also if it is dropped before its turn */
     struct flatten_job *flatten_job; /* while an image is put together for it; NULL */
@@ -150,19 +173,12 @@ struct op {
         struct op_diff diff;
         struct op_commit commit;
         struct op_describe describe;
-        struct {
-            bool for_walk; /* only until the files have been walked over (disk_upper.h) */
-        } pause;
+        struct op_pause pause;
         struct op_export export;
         struct op_files files;
         unsigned port; /* CONNECT */
-        struct {
-            struct hibernated *becoming;
-        } hibernate;
-        struct {
-            struct wake_op *progress;
-            struct wire_message *deferred; /* a request that is answered once it is awake */
-        } wake;
+        struct op_hibernate hibernate;
+        struct op_wake wake;
     };
 };
 

@@ -64,9 +64,9 @@ int restore_start(struct session *session,
     auto_free struct run **runs = calloc(checkpoint->n_commands + 1, sizeof *runs);
     auto_buf struct buf message = BUF_INIT;
     int ends[FD_MESSAGE_MAX_FDS],
-        r = !runs                                                               ? -ENOMEM
-            : applies_incremental || session->box->restored_image == checkpoint ? 0
-                                                                                : -ESTALE;
+        r = !runs                                                                     ? -ENOMEM
+            : applies_incremental || session->box->lower.restored_image == checkpoint ? 0
+                                                                                      : -ESTALE;
     size_t n = 0;
 
     wire_begin(&message, GUEST_RESTORE, 0);

@@ -72,8 +72,8 @@ static int announce_session(struct session *session, bool is_new, struct rollbox
 /* A box that is ready becomes the session's. */
 static int enter_box(struct session *session, struct rollbox_error *error) {
     box_release_spare(session->box);
-    if (!session->box->files_baseline)
-        session->box->files_baseline = box_files_baseline(session->box);
+    if (!session->box->baseline.files)
+        session->box->baseline.files = box_files_baseline(session->box);
     if (!session->checkpoint->pending_restore)
         return 0;
     int r = session_hibernation() ? session_hibernation()->before_restore(session, error) : 0;
@@ -107,8 +107,8 @@ static bool may_restore_again(struct session *session, const struct rollbox_erro
     const bool was_lost = why->error_number == ECHILD && session->box->pid <= 0;
 
     if (!session->checkpoint->pending_restore ||
-        !(session->box->origin == BOX_WAS_PREFORKED || was_lost) || session->box->oom ||
-        session->checkpoint->restore_state == RESTORE_REPEATS)
+        !(session->box->creation.origin == BOX_WAS_PREFORKED || was_lost) ||
+        session->box->memory.met_limit || session->checkpoint->restore_state == RESTORE_REPEATS)
         return false;
     session->checkpoint->restore_state = RESTORE_REPEATS;
     return true;
@@ -206,7 +206,7 @@ int session_need_box(struct session *session, struct rollbox_error *error) {
     }
     if (was_spare && !checkpoint) /* it may be older than the session: what was made with it comes
                                      before its forks, too */
-        snapshot_has_since(session->files.base, box->made_ns);
+        snapshot_has_since(session->files.base, box->creation.made_ns);
     int r = was_spare ? 0 : make_box(session, error);
     if (r < 0)
         return r;
@@ -219,7 +219,8 @@ int session_need_box(struct session *session, struct rollbox_error *error) {
         return was_spare ? session_need_box(session, error)
                          : r; /* it has died and we have not heard yet; there are not many */
     }
-    if (checkpoint && box->origin == BOX_WAS_PREFORKED && checkpoint_is_in_demand(checkpoint))
+    if (checkpoint && box->creation.origin == BOX_WAS_PREFORKED &&
+        checkpoint_is_in_demand(checkpoint))
         checkpoint_prefork(checkpoint, profile, session->files.base);
     if (session->state == SESSION_NEW && box->state == BOX_READY) {
         r = enter_box(session, error);
@@ -452,7 +453,7 @@ void session_out_of_memory(struct session *session, bool of_host) {
     session->agents.met_limit = session->agents.n > 0;
     exec_kill_all(session);
     if (session->box) {
-        session->box->oom = false;
+        session->box->memory.met_limit = false;
         box_rest(
             session->box); /* the answer was of the dead: the next command is not to end by it */
     }

@@ -46,7 +46,7 @@ static void on_hibernate(struct loop_timer *timer) {
     list_for_each(node, &session->commands.runs) {
         const struct run *run = container_of(node, struct run, of_session);
 
-        is_waited_for |= (run->client || !list_empty(&run->waiters)) && !run->is_detached;
+        is_waited_for |= (run->client || !list_empty(&run->waiters)) && !run->given.is_detached;
     }
     if (session->box)
         (void)box_usage(session->box, &memory, &cpu, &processes);
@@ -169,7 +169,7 @@ struct session *session_new(struct engine *engine, struct profile *profile, stru
     list_add_tail(session_bucket(engine, session->name), &session->by_name);
     if (client)
         list_add_tail(&client->sessions, &session->of_client);
-    profile->n_sessions++;
+    profile->sessions.n++;
     engine->sessions.n++;
     log_at(LOG_INFO, "session", ABOUT(.sandbox = session->name), "created");
     return session;
@@ -223,7 +223,7 @@ static void session_free(struct session *session) {
     list_remove(&session->node);
     list_remove(&session->by_name);
     list_remove(&session->of_client);
-    session->profile->n_sessions--;
+    session->profile->sessions.n--;
     engine->sessions.n--;
     log_at(LOG_INFO, "session", ABOUT(.sandbox = session->name), "is gone");
     profile_leave(session->profile);
@@ -273,9 +273,9 @@ void session_forget_client(struct client *client) {
         list_for_each(at, &container_of(node, struct session, node)->queue.ops) {
             struct op *op = container_of(at, struct op, node);
 
-            if (op->client != client)
+            if (op->reply.client != client)
                 continue;
-            op->client = NULL;
+            op->reply.client = NULL;
             session_close_continue(op->session);
         }
     while (!list_empty(&client->sessions))
@@ -327,7 +327,7 @@ static bool may_end(const struct session *session) {
     bool is_waited_for = false;
 
     list_for_each(node, &session->queue.ops)
-        is_waited_for |= container_of(node, struct op, node)->client != NULL;
+        is_waited_for |= container_of(node, struct op, node)->reply.client != NULL;
     return session_events_closed(session, is_waited_for) == OBSERVER_CONTINUE;
 }
 

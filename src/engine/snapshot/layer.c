@@ -281,7 +281,7 @@ void snapshot_set_sessions(const struct snapshot_sessions *given) {
 
 /* A client may want to compare with it. */
 static bool is_kept(const struct snapshot *snapshot) {
-    if (!snapshot->lower || (snapshot->tree && snapshot->is_asked_for && !snapshot->is_of_fork))
+    if (!snapshot->lower || (snapshot->tree && snapshot->purpose == SNAPSHOT_ASKED_FOR))
         return true;
     return sessions->is_committed(snapshot);
 }
@@ -370,7 +370,7 @@ void snapshot_compact_later(struct snapshot *snapshot, struct profile *profile,
 /* ---- in words ---- */
 
 static bool is_shown(const struct snapshot *snapshot) {
-    return !snapshot->parent || snapshot->is_asked_for;
+    return !snapshot->parent || snapshot->purpose != SNAPSHOT_INTERNAL;
 }
 
 /* States that were taken on the way to something else (a diff, a commit) are nobody's: those who
@@ -393,7 +393,7 @@ void snapshot_tree_gc(struct snapshot_tree *tree) {
         struct snapshot *snapshot = container_of(at, struct snapshot, in_tree);
 
         next = at->prev;
-        if (!snapshot->pinned && (!snapshot->is_asked_for || snapshot->is_of_fork))
+        if (!snapshot->pinned && snapshot->purpose != SNAPSHOT_ASKED_FOR)
             (void)snapshot_drop(snapshot);
     }
 }
