@@ -154,8 +154,8 @@ _rollbox() {
     'net log') options='--json --socket --help' ;;
     'net test') options='--json --policy --allow --allow-file --method --help' ;;
     'net set') options='--json --net --allow --allow-file --socket --help' ;;
-    'serve') options='--json --listen --host --insecure --tokens --engine --help' ;;
-    'token create') options='--json --tokens --tenant --scope --expires --max-sandboxes --max-running --help' ;;
+    'serve') options='--json --listen --host --insecure --config --tls-cert --tls-key --tls-client-ca --tls-client-required --drain --tokens --engine --help' ;;
+    'token create') options='--json --certificate --tokens --tenant --scope --expires --max-sandboxes --max-running --help' ;;
     'token ls') options='--json --tokens --help' ;;
     'token rm') options='--json --tokens --help' ;;
     'debug dump') options='--json --socket --help' ;;
@@ -186,7 +186,7 @@ _rollbox() {
     --from) _rollbox_names "$(_rollbox_snapshots)"; return ;;
     --template) _rollbox_list template ls -q; return ;;
     --image) _rollbox_list image ls -q; return ;;
-    --output | -o | --output | -o | --record | --record | --parent | --policy | --readable | --python | --writable | --shared | --denied | --cwd | --allow-file | --net-log | --net-record | --net-replay | --tokens | --engine | --socket) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    --output | -o | --output | -o | --record | --record | --parent | --policy | --readable | --python | --writable | --shared | --denied | --cwd | --allow-file | --net-log | --net-record | --net-replay | --config | --tls-cert | --tls-key | --tls-client-ca | --tokens | --engine | --socket) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     esac
     case $command in
     completion) COMPREPLY=($(compgen -W 'bash zsh fish' -- "$cur")); return ;;

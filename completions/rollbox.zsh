@@ -973,6 +973,12 @@ _rollbox() {
             '*--listen=[ADDRESS\:PORT, or the path of a Unix socket; repeat it for more (default 127.0.0.1\:7420)]:ADDRESS:' \
             '*--host=[a name by which clients reach the server, besides localhost; repeat it for more]:NAME:' \
             '*--insecure[listen on addresses that other machines reach, though tokens are then sent in clear]' \
+            '*--config=[read options from a TOML file; those of the command line win]:FILE:_files' \
+            '*--tls-cert=[speak TLS with this certificate and its chain (PEM); SIGHUP reads it again]:FILE:_files' \
+            '*--tls-key=[the certificate'\''s key (PEM, without a password)]:FILE:_files' \
+            '*--tls-client-ca=[accept client certificates of these authorities; see rollbox token create --certificate]:FILE:_files' \
+            '*--tls-client-required[refuse clients without a certificate]' \
+            '*--drain=[how long open requests may take after SIGTERM (default 30)]:SECONDS:' \
             '*--tokens=[the file of the tokens]:FILE:_files' \
             '*--engine=[use the shared engine on this socket instead of a private one]:SOCKET:_files' \
             '*-h[print this help]' \
@@ -981,6 +987,7 @@ _rollbox() {
     'token create')
         _arguments -s -S \
             '*--json[print the result as one JSON object]' \
+            '*--certificate=[no secret\: for clients whose certificate has this alternative name; KIND is DNS, URI or email]:KIND:NAME:' \
             '*--tokens=[the file of the tokens]:FILE:_files' \
             '*--tenant=[whose token it is\: 1 to 16 of a-z 0-9 (default\: default); tenants do not see each other]:NAME:' \
             '*--scope=[what it allows; repeat it for more (default\: run)]:value:(run net host admin)' \

@@ -24,6 +24,22 @@ from ._core.request import Request
 from ._core.result import Result
 
 _T = TypeVar("_T")
+_Path = Union[str, "os.PathLike[str]"]
+
+
+def _pair(
+    certificate: Optional[Union[_Path, tuple[_Path, _Path]]],
+) -> Optional[tuple[str, Optional[str]]]:
+    """The files of a client's certificate and of its key, if that is another one."""
+    if certificate is None:
+        return None
+    if not isinstance(certificate, tuple):
+        return os.fspath(certificate), None
+    if len(certificate) != 2:
+        raise InvalidArgument(
+            "certificate is a file, or a tuple of two: certificate and key", stage="arguments"
+        )
+    return os.fspath(certificate[0]), os.fspath(certificate[1])
 
 
 class Engine:
@@ -40,6 +56,9 @@ class Engine:
             serve`): http://HOST[:PORT], https://HOST[:PORT] or unix:PATH. None: start a private
             engine.
         token: The server's token. On its Unix socket, the server's own user needs none.
+        ca: A PEM file of the authorities that may have signed the server's certificate, instead of
+            the system's.
+        certificate: The client's own certificate: a PEM file with its key, or the two files.
 
     Raises:
         EngineStartFailed: No engine could be started or reached.
@@ -59,6 +78,8 @@ class Engine:
         socket: Optional[Union[str, os.PathLike[str]]] = None,
         *,
         token: Optional[str] = None,
+        ca: Optional[_Path] = None,
+        certificate: Optional[Union[_Path, tuple[_Path, _Path]]] = None,
     ) -> None:
         self.remote: Optional[Remote] = None
         self._connection: Optional[Connection] = None
@@ -66,13 +87,16 @@ class Engine:
         self._lock = threading.Lock()
         if isinstance(socket, str) and is_url(socket):
             self._socket = None
-            self.remote = Remote(socket, token)
+            self.remote = Remote(
+                socket, token, None if ca is None else os.fspath(ca), _pair(certificate)
+            )
             self.remote.ask("GET", "/v1/sandboxes")
             _engines.add(self)
             return
-        if token is not None:
+        if token is not None or ca is not None or certificate is not None:
             raise InvalidArgument(
-                "token is for the address of a server: http://, https:// or unix:",
+                "token, ca and certificate are for the address of a server: http://, https:// or "
+                "unix:",
                 stage="arguments",
             )
         self._socket = None if socket is None else os.fsencode(socket)

@@ -3,9 +3,10 @@
  * The server parses requests of strangers, so it gives up all other rights once it listens, its
  * threads run and its engine is connected.
  *
- * Landlock: of the file system it may read the directory of the token file and remove its socket.
- * It may neither bind nor connect a TCP socket. The directory and not the file, because a new
- * version of the file is renamed into its place.
+ * Landlock: of the file system it may read the directories of the token file and of the TLS files,
+ * write below --state, and remove its socket. It may neither bind nor connect a TCP socket. The
+ * directories and not the files, because a new version of a file is renamed into its place. A file
+ * that is a symbolic link is read in the directory of its target too.
  * seccomp: the allow-list has the calls of the loop, the C library and librollbox, and no execve,
  * clone, ptrace, mount, socket, connect or bind. sys/confine.c has the filter.
  */
@@ -99,22 +100,36 @@ static const int allowed[] = {
 #endif
 };
 
-static int allow_directory(int ruleset, const char *path, uint64_t access) {
-    char *copy = strdup(path);
-    auto_free char *held = copy;
+#define STATE_ACCESS                                                                               \
+    (LANDLOCK_ACCESS_FS_READ_FILE | LANDLOCK_ACCESS_FS_WRITE_FILE | LANDLOCK_ACCESS_FS_MAKE_REG |  \
+        LANDLOCK_ACCESS_FS_REMOVE_FILE | LANDLOCK_ACCESS_FS_TRUNCATE)
+
+static int allow(int ruleset, const char *directory, uint64_t access) {
     struct landlock_path_beneath_attr rule = { .allowed_access = access };
 
-    if (!copy)
-        return -ENOMEM;
-    auto_close int fd = open(dirname(copy), O_PATH | O_DIRECTORY | O_CLOEXEC);
+    auto_close int fd = open(directory, O_PATH | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0)
         return -errno;
     rule.parent_fd = fd;
     return sys_landlock_add_rule(ruleset, LANDLOCK_RULE_PATH_BENEATH, &rule, 0);
 }
 
+static int allow_directory(int ruleset, const char *path, uint64_t access) {
+    auto_free char *copy = strdup(path);
+
+    return copy ? allow(ruleset, dirname(copy), access) : -ENOMEM;
+}
+
+static int allow_file(int ruleset, const char *path) {
+    auto_free char *target = realpath(path, NULL);
+    int r = allow_directory(ruleset, path, LANDLOCK_ACCESS_FS_READ_FILE);
+
+    return r < 0 || !target ? r : allow_directory(ruleset, target, LANDLOCK_ACCESS_FS_READ_FILE);
+}
+
 /* Before the threads are started, because a ruleset is each thread's own. */
-int confine_files(const char *tokens_path, const char *socket_path) {
+int confine_files(
+    const char *const *read, size_t n_read, const char *state, const char *socket_path) {
     int abi = confine_landlock_abi();
     struct uapi_landlock_ruleset all;
 
@@ -132,7 +147,12 @@ int confine_files(const char *tokens_path, const char *socket_path) {
     auto_close int ruleset = sys_landlock_create_ruleset(&all, uapi_landlock_ruleset_size(abi), 0);
     if (ruleset < 0)
         return ruleset;
-    int r = tokens_path ? allow_directory(ruleset, tokens_path, LANDLOCK_ACCESS_FS_READ_FILE) : 0;
+    int r = 0;
+    for (size_t i = 0; r >= 0 && i < n_read; i++)
+        if (read[i])
+            r = allow_file(ruleset, read[i]);
+    if (r >= 0 && state)
+        r = allow(ruleset, state, STATE_ACCESS);
     if (r >= 0 && socket_path)
         r = allow_directory(ruleset, socket_path, LANDLOCK_ACCESS_FS_REMOVE_FILE);
     return r < 0 ? r : sys_landlock_restrict_self(ruleset, 0);

@@ -33,6 +33,7 @@ struct http_connection {
     struct loop_timer timer;
     struct loop_task task;
     int fd;
+    struct tls_session *tls; /* NULL: none */
     enum state state;
     bool is_local, close_after, was_full, wants_write;
     uid_t peer;
@@ -184,6 +185,10 @@ struct http_request *http_request_of(struct http_connection *connection) {
     return &connection->request;
 }
 
+struct tls_session *http_tls(const struct http_connection *connection) {
+    return connection->tls;
+}
+
 bool http_is_own_user(const struct http_connection *connection) {
     return connection->is_local && (connection->peer == geteuid() || connection->peer == 0);
 }
@@ -225,6 +230,7 @@ static void free_connection(struct http_connection *connection) {
     loop_remove(connection->server->loop, &connection->source);
     list_remove(&connection->of_server);
     connection->server->n_connections--;
+    connection->tls = tls_session_free(connection->tls);
     close_fd(&connection->fd);
     request_done(&connection->request);
     buf_done(&connection->in);
@@ -287,7 +293,7 @@ static void update_events(struct http_connection *connection) {
 
     if (reads)
         events |= EPOLLIN;
-    if (connection->wants_write)
+    if (connection->wants_write || (reads && connection->tls && tls_wants_write(connection->tls)))
         events |= EPOLLOUT;
     if (connection->state != STATE_CLOSED && events != connection->events) {
         connection->events = events;
@@ -304,6 +310,8 @@ static void finish(struct http_connection *connection) {
     request_done(&connection->request);
     connection->data = NULL;
     if (connection->close_after || connection->server->draining) {
+        if (connection->tls)
+            tls_end(connection->tls);
         (void)shutdown(connection->fd, SHUT_WR);
         close_connection(connection);
         return;
@@ -313,16 +321,24 @@ static void finish(struct http_connection *connection) {
     loop_defer(connection->server->loop, &connection->task, run_process);
 }
 
+/* Bytes or -errno. */
+static ssize_t send_some(struct http_connection *connection, const void *data, size_t length) {
+    if (connection->tls)
+        return tls_write(connection->tls, data, length);
+    ssize_t n = send(connection->fd, data, length, MSG_NOSIGNAL | MSG_DONTWAIT);
+    return n < 0 ? -errno : n;
+}
+
 static void flush(struct http_connection *connection) {
     size_t before = connection->out.length - connection->sent;
 
     while (connection->sent < connection->out.length) {
-        ssize_t n = send(connection->fd, connection->out.data + connection->sent,
-            connection->out.length - connection->sent, MSG_NOSIGNAL | MSG_DONTWAIT);
+        ssize_t n = send_some(connection, connection->out.data + connection->sent,
+            connection->out.length - connection->sent);
 
-        if (n < 0 && errno == EINTR)
+        if (n == -EINTR)
             continue;
-        if (n < 0 && errno != EAGAIN) {
+        if (n < 0 && n != -EAGAIN) {
             close_connection(connection);
             return;
         }
@@ -667,12 +683,26 @@ static void process(struct http_connection *connection) {
     update_events(connection);
 }
 
-static void receive(struct http_connection *connection) {
+/* Bytes, 0 at the end, or -errno. There is room for a whole record of TLS, so none of its bytes
+ * stays in OpenSSL, where epoll would not see it. */
+static ssize_t receive_some(struct http_connection *connection) {
     void *room = buf_reserve(&connection->in, READ_BYTES);
-    ssize_t n = room ? recv(connection->fd, room, READ_BYTES, MSG_DONTWAIT) : 0;
 
-    if (n < 0 && (errno == EAGAIN || errno == EINTR))
+    if (!room)
+        return 0;
+    if (connection->tls)
+        return tls_read(connection->tls, room, READ_BYTES);
+    ssize_t n = recv(connection->fd, room, READ_BYTES, MSG_DONTWAIT);
+    return n < 0 ? -errno : n;
+}
+
+static void receive(struct http_connection *connection) {
+    ssize_t n = receive_some(connection);
+
+    if (n == -EAGAIN || n == -EINTR) {
+        update_events(connection);
         return;
+    }
     if (n <= 0) {
         close_connection(connection);
         return;
@@ -690,7 +720,10 @@ static void on_event(struct loop_source *source, uint32_t events) {
         close_connection(connection);
         return;
     }
-    if (events & EPOLLOUT)
+    /* A handshake may wait for room. */
+    if (events & EPOLLOUT && connection->tls && tls_wants_write(connection->tls))
+        receive(connection);
+    else if (events & EPOLLOUT)
         flush(connection);
     if (connection->state == STATE_CLOSED)
         return;
@@ -701,7 +734,8 @@ static void on_event(struct loop_source *source, uint32_t events) {
         close_connection(connection);
 }
 
-int http_accepted(struct http_server *server, int take_fd, bool is_local, uid_t peer) {
+int http_accepted(
+    struct http_server *server, int take_fd, struct tls *tls, bool is_local, uid_t peer) {
     struct http_connection *connection = calloc(1, sizeof *connection);
 
     if (!connection) {
@@ -714,9 +748,14 @@ int http_accepted(struct http_server *server, int take_fd, bool is_local, uid_t 
     connection->peer = peer;
     connection->events = EPOLLIN | EPOLLRDHUP;
     list_init(&connection->task.node);
-    int r = loop_add(server->loop, &connection->source, take_fd, connection->events, on_event);
+    if (tls)
+        connection->tls = tls_session_new(tls, take_fd);
+    int r = tls && !connection->tls ? -ENOMEM
+                                    : loop_add(server->loop, &connection->source, take_fd,
+                                          connection->events, on_event);
     if (r < 0) {
         close(take_fd);
+        tls_session_free(connection->tls);
         free(connection);
         return r;
     }

@@ -26,6 +26,7 @@
 #include "base/buf.h"
 #include "base/list.h"
 #include "loop/loop.h"
+#include "serve/tls.h"
 
 #define HTTP_HEAD_MAX ((size_t)64 << 10)
 #define HTTP_HEADERS_MAX 100u
@@ -74,8 +75,9 @@ struct http_server {
     void *userdata;
 };
 
-/* Takes an accepted, non-blocking socket. */
-int http_accepted(struct http_server *server, int take_fd, bool is_local, uid_t peer);
+/* Takes an accepted, non-blocking socket. `tls`: it speaks TLS; NULL: it does not. */
+int http_accepted(
+    struct http_server *server, int take_fd, struct tls *tls, bool is_local, uid_t peer);
 /* The connection ends with the present answer. */
 void http_close_after(struct http_connection *connection);
 void http_close_all(struct http_server *server, bool idle_only);
@@ -83,6 +85,8 @@ void http_close_all(struct http_server *server, bool idle_only);
 struct http_server *http_server_of(struct http_connection *connection);
 struct http_request *http_request_of(struct http_connection *connection);
 const char *http_header(const struct http_request *request, const char *name); /* NULL: none */
+/* NULL: the connection has no TLS. */
+struct tls_session *http_tls(const struct http_connection *connection);
 /* Whether the peer of a Unix socket is this process's user or root. */
 bool http_is_own_user(const struct http_connection *connection);
 void **http_data(struct http_connection *connection); /* the user's, NULL at each request's start */

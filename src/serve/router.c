@@ -174,6 +174,29 @@ static void take_password(const char *text, struct buf *to) {
     buf_add(to, colon + 1, n - (size_t)(colon + 1 - bytes));
 }
 
+struct certificate_search {
+    struct tokens *tokens;
+    const struct token *found;
+};
+
+static bool look_for_certificate(const char *name, void *data) {
+    struct certificate_search *search = data;
+
+    search->found = tokens_of_certificate(search->tokens, name);
+    return search->found != NULL;
+}
+
+/* The row of the client's certificate. A token in the request is worth more: it says which of the
+ * client's tenants is meant. */
+static const struct token *certificate_token(const struct exchange *exchange) {
+    struct tls_session *session = http_tls(exchange->connection);
+    struct certificate_search search = { .tokens = &exchange->server->tokens };
+
+    if (session)
+        (void)tls_peer_is(session, look_for_certificate, &search);
+    return search.found;
+}
+
 /* The tenant. Peers of the Unix socket that are the server's own user need no token. */
 static int authenticate(struct exchange *exchange) {
     const struct token *token = NULL;
@@ -189,7 +212,8 @@ static int authenticate(struct exchange *exchange) {
         exchange->max_sandboxes = exchange->max_running = UINT32_MAX;
         exchange->tenant = tenant_of(exchange->server, "local");
     } else {
-        token = tokens_find(&exchange->server->tokens, header);
+        token =
+            header ? tokens_find(&exchange->server->tokens, header) : certificate_token(exchange);
         if (!token)
             return 401;
         exchange->scopes = token->scopes;
@@ -241,7 +265,9 @@ static int on_head(struct http_connection *connection, size_t *ret_body_max) {
     request->keep_alive = false;
     http_close_after(connection);
     refuse(exchange, status,
-        status == 401   ? "a valid token is needed: Authorization: Bearer TOKEN"
+        status == 401   ? "a valid token is needed (Authorization: Bearer TOKEN), or a client "
+                          "certificate that the "
+                          "server's tokens name"
         : status == 403 ? "the token has not the scope that this request needs"
         : status == 405 ? "the path has no such method"
                         : "there is no such path");

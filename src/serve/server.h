@@ -20,6 +20,7 @@
 #include "loop/loop.h"
 #include "serve/http.h"
 #include "serve/pool.h"
+#include "serve/tls.h"
 #include "serve/tokens.h"
 
 #define SERVER_NAME_MAX 47 /* of a sandbox: the engine's name has the tenant's before it */
@@ -59,6 +60,7 @@ struct server {
     struct loop_task flush_task;
     struct pool *pool;
     struct tokens tokens;
+    struct tls *tls; /* NULL: none */
     struct list tenants;
     struct list boxes[SERVER_BUCKETS];
     struct list plans;

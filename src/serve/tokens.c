@@ -63,8 +63,11 @@ static void forget_all(struct tokens *tokens) {
     if (!tokens->list.next)
         list_init(&tokens->list);
     list_for_each(node, &tokens->list) {
+        struct token *token = container_of(node, struct token, of_tokens);
+
         list_remove(node);
-        free(container_of(node, struct token, of_tokens));
+        free(token->certificate);
+        free(token);
     }
 }
 
@@ -75,6 +78,7 @@ void tokens_done(struct tokens *tokens) {
 static int read_row(struct tokens *tokens, const json_t *row) {
     const char *id = json_string_value(json_object_get(row, "id"));
     const char *tenant = json_string_value(json_object_get(row, "tenant"));
+    const char *certificate = json_string_value(json_object_get(row, "certificate"));
     const json_t *scopes = json_object_get(row, "scopes"), *scope;
     const json_t *sandboxes = json_object_get(row, "max_sandboxes");
     const json_t *running = json_object_get(row, "max_running");
@@ -85,11 +89,19 @@ static int read_row(struct tokens *tokens, const json_t *row) {
         return -ENOMEM;
     list_init(&token->of_tokens);
     bool is_named = id && *id && strlen(id) < sizeof token->id && tenant && token_tenant_ok(tenant);
-    if (!is_named ||
-        !digits_read(json_string_value(json_object_get(row, "salt")), token->salt, 16) ||
-        !digits_read(json_string_value(json_object_get(row, "sha256")), token->digest, 32)) {
+    bool has_secret =
+        digits_read(json_string_value(json_object_get(row, "salt")), token->salt, 16) &&
+        digits_read(json_string_value(json_object_get(row, "sha256")), token->digest, 32);
+    if (!is_named || has_secret == (certificate != NULL)) {
         free(token);
         return -EBADMSG;
+    }
+    if (certificate) {
+        token->certificate = strdup(certificate);
+        if (!token->certificate) {
+            free(token);
+            return -ENOMEM;
+        }
     }
     memcpy(token->id, id, strlen(id) + 1);
     memcpy(token->tenant, tenant, strlen(tenant) + 1);
@@ -155,6 +167,25 @@ static bool same(const unsigned char a[32], const unsigned char b[32]) {
     return !difference;
 }
 
+static bool is_current(const struct token *token) {
+    return !token->expires || token->expires > time(NULL);
+}
+
+const struct token *tokens_of_certificate(struct tokens *tokens, const char *name) {
+    if (!tokens->path)
+        return NULL;
+    for (int attempt = 0; attempt < 2; attempt++) {
+        renew(tokens, attempt > 0);
+        list_for_each(node, &tokens->list) {
+            const struct token *token = container_of(node, struct token, of_tokens);
+
+            if (token->certificate && !strcmp(token->certificate, name) && is_current(token))
+                return token;
+        }
+    }
+    return NULL;
+}
+
 const struct token *tokens_find(struct tokens *tokens, const char *authorization) {
     unsigned char digest[32];
 
@@ -171,13 +202,11 @@ const struct token *tokens_find(struct tokens *tokens, const char *authorization
         list_for_each(node, &tokens->list) {
             const struct token *token = container_of(node, struct token, of_tokens);
 
-            if (strlen(token->id) != (size_t)(secret - id) ||
+            if (token->certificate || strlen(token->id) != (size_t)(secret - id) ||
                 strncmp(token->id, id, (size_t)(secret - id)) != 0)
                 continue;
             digest_of(token->salt, secret + 1, digest);
-            bool valid =
-                same(digest, token->digest) && (!token->expires || token->expires > time(NULL));
-            return valid ? token : NULL;
+            return same(digest, token->digest) && is_current(token) ? token : NULL;
         }
     }
     return NULL;
@@ -230,7 +259,7 @@ static int store(const char *path, const json_t *all) {
 }
 
 struct arguments {
-    const char *file, *tenant, *id;
+    const char *file, *tenant, *id, *certificate;
     json_t *scopes;
     long long expires_s, max_sandboxes, max_running;
 };
@@ -256,9 +285,15 @@ static int create(const struct arguments *arguments) {
     digest_of(random + 8, secret, digest);
     digits_of(digest, 32, digits);
     json_int_t now = time(NULL);
-    json_t *row = json_pack("{s:s, s:s, s:O, s:s, s:s, s:I, s:I}", "id", id, "tenant",
-        arguments->tenant, "scopes", arguments->scopes, "salt", salt, "sha256", digits, "created",
-        now, "expires", arguments->expires_s ? now + (json_int_t)arguments->expires_s : 0);
+    json_t *row = json_pack("{s:s, s:s, s:O, s:I, s:I}", "id", id, "tenant", arguments->tenant,
+        "scopes", arguments->scopes, "created", now, "expires",
+        arguments->expires_s ? now + (json_int_t)arguments->expires_s : 0);
+    if (arguments->certificate) {
+        json_object_set_new(row, "certificate", json_string(arguments->certificate));
+    } else {
+        json_object_set_new(row, "salt", json_string(salt));
+        json_object_set_new(row, "sha256", json_string(digits));
+    }
     if (arguments->max_sandboxes >= 0)
         json_object_set_new(row, "max_sandboxes", json_integer(arguments->max_sandboxes));
     if (arguments->max_running >= 0)
@@ -266,7 +301,9 @@ static int create(const struct arguments *arguments) {
     json_array_append_new(json_object_get(all, "tokens"), row);
     int status = store(arguments->file, all);
     json_decref(all);
-    if (!status)
+    if (!status && arguments->certificate)
+        printf("%s\n", id);
+    else if (!status)
         printf("rbx_%s_%s\n", id, secret);
     return status;
 }
@@ -314,6 +351,13 @@ static int remove_token(const struct arguments *arguments) {
     return status;
 }
 
+static bool names_certificate(const char *text) {
+    const char *colon = strchr(text, ':');
+
+    return colon && colon[1] &&
+           (!strncmp(text, "DNS:", 4) || !strncmp(text, "URI:", 4) || !strncmp(text, "email:", 6));
+}
+
 static bool number(const char *text, long long *ret) {
     char *end;
 
@@ -325,7 +369,7 @@ static bool number(const char *text, long long *ret) {
 int tokens_main(int argc, char **argv) {
     static const struct option options[] = { { "tokens", 1, NULL, 'f' }, { "tenant", 1, NULL, 't' },
         { "scope", 1, NULL, 's' }, { "expires", 1, NULL, 'e' }, { "max-sandboxes", 1, NULL, 'm' },
-        { "max-running", 1, NULL, 'r' }, { NULL, 0, NULL, 0 } };
+        { "max-running", 1, NULL, 'r' }, { "certificate", 1, NULL, 'c' }, { NULL, 0, NULL, 0 } };
     struct arguments arguments = {
         .tenant = "default", .scopes = json_array(), .max_sandboxes = -1, .max_running = -1
     };
@@ -339,6 +383,10 @@ int tokens_main(int argc, char **argv) {
             break;
         case 't':
             arguments.tenant = optarg;
+            break;
+        case 'c':
+            ok = ok && names_certificate(optarg);
+            arguments.certificate = optarg;
             break;
         case 's':
             ok = ok && scope_of(optarg);
@@ -362,7 +410,8 @@ int tokens_main(int argc, char **argv) {
     arguments.id = optind + 1 < argc ? argv[optind + 1] : NULL;
     if (!ok || !arguments.file)
         fprintf(stderr, "rollbox token: give --tokens FILE; --scope is run, net, host or admin; "
-                        "--expires, --max-sandboxes and --max-running are whole numbers\n");
+                        "--expires, --max-sandboxes and --max-running are whole numbers; "
+                        "--certificate is DNS:NAME, URI:NAME or email:NAME\n");
     else if (!strcmp(verb, "create") && !arguments.id)
         status = create(&arguments);
     else if (!strcmp(verb, "ls") && !arguments.id)

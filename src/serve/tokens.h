@@ -6,6 +6,9 @@
  *   {"tokens": [{"id", "tenant", "scopes": ["run", ...], "salt", "sha256", "created", "expires",
  *                "max_sandboxes", "max_running"}]}
  *
+ * A row with "certificate" instead of "salt" and "sha256" is for clients with a TLS certificate of
+ * that subject alternative name, such as "DNS:trainer-7.example"; they need no secret.
+ *
  * The server reads the file again when it has changed, at most once a second, so a removed token is
  * refused within a second.
  */
@@ -34,7 +37,8 @@ struct token {
     char tenant[TOKEN_TENANT_MAX + 1];
     unsigned scopes;
     unsigned char salt[16], digest[32];
-    int64_t expires; /* seconds since 1970; 0: never */
+    char *certificate; /* NULL: the token has a secret */
+    int64_t expires;   /* seconds since 1970; 0: never */
     unsigned max_sandboxes, max_running;
 };
 
@@ -49,6 +53,8 @@ struct tokens {
 int tokens_read(struct tokens *tokens);
 /* The token of an Authorization header; NULL: none is valid. Compares in constant time. */
 const struct token *tokens_find(struct tokens *tokens, const char *authorization);
+/* The row of a verified certificate's name; NULL: none is valid. */
+const struct token *tokens_of_certificate(struct tokens *tokens, const char *name);
 void tokens_done(struct tokens *tokens);
 
 bool token_tenant_ok(const char *tenant);

@@ -73,7 +73,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     list_init(&server.connections);
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, pair) < 0)
         abort();
-    if (http_accepted(&server, pair[0], false, 0) < 0)
+    if (http_accepted(&server, pair[0], NULL, false, 0) < 0)
         abort();
     size_t first = data[0] < size - 1 ? data[0] : size - 1;
     (void)!send(pair[1], data + 1, first, MSG_NOSIGNAL);

@@ -14,7 +14,8 @@ from harness import BUILD, DEADLINE, binaries, skip
 class Server:
     """`rollbox serve` of `who`, a Caller, on a free port of 127.0.0.1. Usable as a context."""
 
-    def __init__(self, who, *arguments):
+    def __init__(self, who, *arguments, context=None):
+        self.context = context  # of TLS
         if not (BUILD / "rollbox-serve").exists():
             skip(
                 "needs llhttp: rollbox-serve is not built without the sources of Debian's node-llhttp"
@@ -71,6 +72,10 @@ class Server:
 
     def connect(self):
         """An http.client connection."""
+        if self.context:
+            return http.client.HTTPSConnection(
+                "localhost", self.port, timeout=DEADLINE, context=self.context
+            )
         return http.client.HTTPConnection("127.0.0.1", self.port, timeout=DEADLINE)
 
     def call(self, method, path, body=None, token=None, **headers):

@@ -81,10 +81,30 @@ class _UnixConnection(http.client.HTTPConnection):
         self.sock.connect(self._path)
 
 
+def _context(ca: Optional[str], certificate: Optional[tuple[str, Optional[str]]]) -> ssl.SSLContext:
+    """TLS of a client: `ca` instead of the system's authorities."""
+    try:
+        context = ssl.create_default_context(cafile=ca)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        if certificate is not None:
+            context.load_cert_chain(*certificate)
+    except OSError as problem:
+        raise InvalidArgument(
+            f"cannot use the certificates of the client: {problem}", stage="arguments"
+        ) from problem
+    return context
+
+
 class Remote:
     """A server: its address, token and idle connections."""
 
-    def __init__(self, url: str, token: Optional[str] = None) -> None:
+    def __init__(
+        self,
+        url: str,
+        token: Optional[str] = None,
+        ca: Optional[str] = None,
+        certificate: Optional[tuple[str, Optional[str]]] = None,
+    ) -> None:
         self.url = url
         self._token = token
         self._lock = threading.Lock()
@@ -93,6 +113,10 @@ class Remote:
         self._process = os.getpid()
         self._lease: Optional[str] = None
         self._stop = threading.Event()
+        if not url.startswith("https:") and (ca or certificate):
+            raise InvalidArgument(
+                "ca and certificate are for an https:// address", stage="arguments"
+            )
         if url.startswith("unix:"):
             self._new: Callable[[], http.client.HTTPConnection] = lambda: _UnixConnection(url[5:])
             return
@@ -104,7 +128,7 @@ class Remote:
                 stage="arguments",
             )
         if parts.scheme == "https":
-            context = ssl.create_default_context()
+            context = _context(ca, certificate)
             self._new = lambda: http.client.HTTPSConnection(host, parts.port, context=context)
         else:
             self._new = lambda: http.client.HTTPConnection(host, parts.port or 7420)
