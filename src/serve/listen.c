@@ -162,10 +162,11 @@ static void announce(const struct listener *listener, const struct sockaddr_stor
     const struct sockaddr_in *of_v4 = (const struct sockaddr_in *)address;
     const struct sockaddr_in6 *of_v6 = (const struct sockaddr_in6 *)address;
 
-    (void)inet_ntop(address->ss_family,
-        v6 ? (const void *)&of_v6->sin6_addr : (const void *)&of_v4->sin_addr, text, sizeof text);
-    printf("listening on %s://%s%s%s:%u\n", listener->server->tls ? "https" : "http", v6 ? "[" : "",
-        text, v6 ? "]" : "", ntohs(v6 ? of_v6->sin6_port : of_v4->sin_port));
+    const void *bytes = v6 ? (const void *)&of_v6->sin6_addr : (const void *)&of_v4->sin_addr;
+
+    (void)inet_ntop(address->ss_family, bytes, text, sizeof text);
+    printf("listening on %s://", listener->server->tls ? "https" : "http");
+    printf(v6 ? "[%s]:%u\n" : "%s:%u\n", text, ntohs(v6 ? of_v6->sin6_port : of_v4->sin_port));
 }
 
 static int listen_tcp(struct listener *listener, const char *text, bool insecure) {
@@ -195,13 +196,13 @@ static int listen_tcp(struct listener *listener, const char *text, bool insecure
 /* How many; they are PASSED_FIRST and those after it. */
 static int n_passed(void) {
     const char *pid = getenv("LISTEN_PID"), *n = getenv("LISTEN_FDS");
-    int count = pid && n && strtol(pid, NULL, 10) == getpid() ? atoi(n) : 0;
+    long count = pid && n && strtol(pid, NULL, 10) == getpid() ? strtol(n, NULL, 10) : 0;
 
     /* They are this process's, and not its engine's. */
     (void)unsetenv("LISTEN_PID");
     (void)unsetenv("LISTEN_FDS");
     (void)unsetenv("LISTEN_FDNAMES");
-    return count > 0 ? MIN(count, 16) : 0;
+    return (int)MIN(MAX(count, 0L), 16L);
 }
 
 static int take_passed(struct listener *listener, int fd, bool insecure) {
