@@ -162,11 +162,13 @@ static void announce(const struct listener *listener, const struct sockaddr_stor
     const struct sockaddr_in *of_v4 = (const struct sockaddr_in *)address;
     const struct sockaddr_in6 *of_v6 = (const struct sockaddr_in6 *)address;
 
-    const void *bytes = v6 ? (const void *)&of_v6->sin6_addr : (const void *)&of_v4->sin_addr;
+    const void *bytes = &of_v4->sin_addr;
 
+    if (v6)
+        bytes = &of_v6->sin6_addr;
     (void)inet_ntop(address->ss_family, bytes, text, sizeof text);
     printf("listening on %s://", listener->server->tls ? "https" : "http");
-    printf(v6 ? "[%s]:%u\n" : "%s:%u\n", text, ntohs(v6 ? of_v6->sin6_port : of_v4->sin_port));
+    printf(v6 ? "[%s]:%u\n" : "%s:%u\n", text, ntohs(of_v4->sin_port)); /* as in v6 */
 }
 
 static int listen_tcp(struct listener *listener, const char *text, bool insecure) {
