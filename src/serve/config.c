@@ -104,7 +104,7 @@ static int set_from_file(const char *name, char kind, const char *text, long lin
             line, name);
         return -1;
     }
-    if (kinds[setting->kind] != kind) {
+    if (kinds[setting->kind] != kind && !(kind == 'S' && setting->kind == KIND_LIST)) {
         fprintf(stderr, "rollbox-serve: %s:%ld: %s must be %s\n", reading->path, line, name,
             types[setting->kind]);
         return -1;

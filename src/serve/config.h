@@ -31,7 +31,8 @@ struct config {
 int config_read(struct config *config, int argc, char **argv);
 
 /* toml.cc: calls `set` for each value of a TOML text, for each member of an array once; nested
- * tables' names are joined with '-'. `kind` is 's'tring, 'i'nteger or 'b'oolean ("true", "false").
+ * tables' names are joined with '-'. `kind` is 's'tring, 'i'nteger or
+ * 'b'oolean ("true", "false"), in upper case for a member of an array.
  * 0, or -1 with *ret_why, which the caller frees. */
 typedef int config_setter(const char *name, char kind, const char *text, long line, void *data);
 int config_parse_toml(const char *text, size_t length, const char *path, config_setter *set,

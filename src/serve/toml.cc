@@ -19,23 +19,24 @@ struct reading {
 };
 
 // Negative if a value is refused. The setter has said why.
-int give(const reading &to, const std::string &name, const toml::value &value) {
+int give(
+    const reading &to, const std::string &name, const toml::value &value, bool is_member = false) {
     const long line = static_cast<long>(value.location().line());
 
     switch (value.type()) {
     case toml::value_t::string:
         if (value.as_string().str.find('\0') != std::string::npos)
             break;
-        return to.set(name.c_str(), 's', value.as_string().str.c_str(), line, to.data);
+        return to.set(name.c_str(), is_member ? 'S' : 's', value.as_string().str.c_str(), line, to.data);
     case toml::value_t::integer:
-        return to.set(name.c_str(), 'i', std::to_string(value.as_integer()).c_str(), line, to.data);
+        return to.set(name.c_str(), is_member ? 'I' : 'i', std::to_string(value.as_integer()).c_str(), line, to.data);
     case toml::value_t::boolean:
-        return to.set(name.c_str(), 'b', value.as_boolean() ? "true" : "false", line, to.data);
+        return to.set(name.c_str(), is_member ? 'B' : 'b', value.as_boolean() ? "true" : "false", line, to.data);
     case toml::value_t::array:
         for (const auto &member : value.as_array()) {
             if (member.is_table() || member.is_array())
                 return to.set(name.c_str(), '?', "", line, to.data);
-            if (give(to, name, member) < 0)
+            if (give(to, name, member, true) < 0)
                 return -1;
         }
         return 0;
