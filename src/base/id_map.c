@@ -70,7 +70,8 @@ static int write_map(int process, const char *name, const char *map) {
     return r;
 }
 
-int id_map_namespace(int root, const char *uid_map, const char *gid_map) {
+int id_map_namespace_by(
+    int root, int (*map)(int process, int pid, const void *data), const void *data) {
     static _Alignas(STACK_ALIGN) char stack[STACK_BYTES];
     char path[32] = "proc/";
     pid_t maker = getpid(), pid = clone(first_process, stack + sizeof stack,
@@ -80,9 +81,7 @@ int id_map_namespace(int root, const char *uid_map, const char *gid_map) {
         return -errno;
     *put_number(path + strlen(path), (uint32_t)pid) = '\0';
     int fd = -1, process = openat(root, path, O_PATH | O_DIRECTORY | O_CLOEXEC);
-    int r = process < 0 ? -errno : write_map(process, "uid_map", uid_map);
-    if (r == 0)
-        r = write_map(process, "gid_map", gid_map);
+    int r = process < 0 ? -errno : map(process, pid, data);
     if (r == 0 && (fd = openat(process, "ns/user", O_RDONLY | O_CLOEXEC)) < 0)
         r = -errno;
     if (process >= 0)
@@ -90,4 +89,20 @@ int id_map_namespace(int root, const char *uid_map, const char *gid_map) {
     kill(pid, SIGKILL);
     waitpid(pid, NULL, __WALL);
     return r < 0 ? r : fd;
+}
+
+struct maps {
+    const char *uid, *gid;
+};
+
+static int write_maps(int process, int pid, const void *data) {
+    const struct maps *maps = data;
+
+    (void)pid;
+    int r = write_map(process, "uid_map", maps->uid);
+    return r == 0 ? write_map(process, "gid_map", maps->gid) : r;
+}
+
+int id_map_namespace(int root, const char *uid_map, const char *gid_map) {
+    return id_map_namespace_by(root, write_maps, &(struct maps){ uid_map, gid_map });
 }

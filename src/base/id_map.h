@@ -19,4 +19,9 @@ void id_map_owner(char text[ID_MAP_TEXT], uint32_t owner, uint32_t id, uint32_t 
  * is a directory with "proc" below it. Takes about a tenth of a millisecond. */
 int id_map_namespace(int root, const char *uid_map, const char *gid_map);
 
+/* The same, where `map` writes the maps of the process `pid`, whose directory in proc is `process`.
+ * A negative value that it returns is the result. */
+int id_map_namespace_by(
+    int root, int (*map)(int process, int pid, const void *data), const void *data);
+
 #endif

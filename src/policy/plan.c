@@ -881,8 +881,7 @@ static void add_private(struct compiler *c) {
 static void user_ids(struct compiler *c) {
     const char *user = c->policy->user;
 
-    /* Init is the sandbox's root, and looks up the others in the sandbox's own /etc/passwd. An
-     * ordinary user is root itself: so what he grants to be written belongs to root. */
+    /* Init is the sandbox's root, and looks up the others in the sandbox's own /etc/passwd. */
     if (c->policy->many_users) {
         c->plan.flags |= PLAN_MANY_USERS;
         c->plan.user = compiler_text(c, user ? user : "root");
@@ -890,7 +889,7 @@ static void user_ids(struct compiler *c) {
          * that capabilities of a program would hold on the host. */
         c->plan.capabilities =
             PLAN_CAPABILITIES & ~(c->policy->fs_shared.n ? UINT64_C(1) << PLAN_CAP_SETFCAP : 0);
-        c->plan.outer_uid = c->host->is_root ? PLAN_MANY_FIRST : 0;
+        c->plan.outer_uid = PLAN_MANY_FIRST;
         return;
     }
     uint32_t id = !user || !strcmp(user, "box") ? 1000
@@ -1048,9 +1047,12 @@ static int refuse_missing(const struct compiler *c, struct rollbox_error *error)
     if (p->many_users && p->isolation == POLICY_ISOLATION_PROCESS)
         return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "policy",
             "users many: isolation process has no user namespace; use isolation namespace");
-    if (p->many_users && !c->host->is_root)
+    /* On these root would own nothing: only the host's root can show files with other owners. */
+    if (p->many_users && !c->host->is_root && (p->fs_writable.n || p->fs_shared.n))
         return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "policy",
-            "users many: needs root so far; use users one");
+            "users many: %s: an ordinary user's sandboxes of many users cannot own files of the "
+            "host; copy them in with rollbox cp, run rollbox as root, or use users one",
+            p->fs_writable.n ? "fs_writable" : "fs_shared");
     if (p->image && p->isolation == POLICY_ISOLATION_PROCESS)
         return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "policy",
             "image: isolation process has no root file system of its own; use isolation namespace");

@@ -224,7 +224,9 @@ void plan_isolation(const struct plan *plan, const struct plan_host *host,
         plan->flags & PLAN_SECCOMP ? "true" : "false");
     explain_rights(plan, to);
     buf_printf(to, "\"net\": \"%s\", \"host_user\": \"%s\", ", nets[policy->net],
-        host->is_root ? "unprivileged range" : "caller");
+        host->is_root                   ? "unprivileged range"
+        : plan->flags & PLAN_MANY_USERS ? "subordinate range"
+                                        : "caller");
     if (plan->flags & (PLAN_SEED | PLAN_CLOCK)) {
         buf_printf(to, "\"determinism\": {\"level\": \"%s\"",
             plan->flags & PLAN_SERIAL    ? "serial"

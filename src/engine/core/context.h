@@ -19,6 +19,7 @@
 #include "guest/guest.h"
 #include "loop/loop.h"
 #include "sys/features.h"
+#include "sys/id_range.h"
 
 struct client;
 struct engine;
@@ -46,8 +47,11 @@ struct engine_hooks {
 };
 
 /* As root: ids in the launchers' ranges, a bit for each that a sandbox has, or a namespace in
- * free_file_ids. */
+ * free_file_ids. As an ordinary user: the namespace of many_ids.h. */
 struct guest_ids {
+    bool has_namespace;
+    int user_namespace;
+    struct id_range range;
     uint32_t next;
     uint64_t ids[GUEST_ID_OTHERS / 64];
     uint64_t slots[(GUEST_MANY_SLOTS + 63) / 64]; /* with users many, of PLAN_MANY_IDS each */

@@ -38,6 +38,7 @@
 #include "base/error.h"
 #include "engine/core/janitor.h"
 #include "engine/core/log.h"
+#include "engine/core/many_ids.h"
 #include "engine/network/gateway.h"
 #include "engine/ops/auto_snapshot.h"
 #include "engine/pool/profile.h"
@@ -407,6 +408,7 @@ static void finish_engine(struct engine *engine) {
     hoards_finish(engine);
     process_finish(engine);
     deferred_close_wait();
+    many_ids_finish(engine);
     disk_upper_finish(engine);
     close_fd(&engine->server.listen_fd);
     close_fd(&engine->server.signal_fd);

@@ -25,6 +25,7 @@
 #include "engine/box/launcher.h"
 #include "engine/core/context.h"
 #include "engine/core/log.h"
+#include "engine/core/many_ids.h"
 #include "engine/pool/host_view.h"
 #include "engine/pool/profile.h"
 #include "engine/pool/profile_launcher.h"
@@ -207,6 +208,19 @@ static int check_features(
         feature_hint(missing));
 }
 
+static int ensure_many_ids(
+    struct engine *engine, const struct policy *policy, struct rollbox_error *error) {
+    const bool is_process = policy->isolation == POLICY_ISOLATION_PROCESS;
+
+    if (!policy->many_users || is_process || engine->features.is_root)
+        return 0;
+    if (!engine->features.uid)
+        return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "policy",
+            "users many: root without CAP_SYS_ADMIN, or in a user namespace that maps few ids, has "
+            "no ids to give; grant these, or run rollbox as an ordinary user");
+    return many_ids_make(engine, error);
+}
+
 /* The store has other sandboxes' files, and memory of those that sleep: no grant of what is above
  * it is meant for that. *ret_later: where it will be, if it is not there yet, for the caller to
  * free; else NULL. */
@@ -244,6 +258,8 @@ static int compile_policy(struct engine *engine, const char *text, size_t length
         return r;
     policy_fit(policy, engine->features.cpus);
     r = check_features(&engine->features, policy, error);
+    if (r == 0)
+        r = ensure_many_ids(engine, policy, error);
     if (r == 0)
         r = python_grant(policy, error);
     if (r == 0)

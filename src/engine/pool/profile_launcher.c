@@ -6,6 +6,8 @@
  * sandboxes have written outlives the launcher in their layers, and only a launcher in the same
  * user namespace can mount these again: the profile keeps that namespace.
  */
+#include <errno.h>
+#include <fcntl.h>
 #include <string.h>
 
 #include "base/cleanup.h"
@@ -14,6 +16,7 @@
 #include "engine/box/launcher.h"
 #include "engine/box/own_mounts.h"
 #include "engine/core/context.h"
+#include "engine/core/many_ids.h"
 #include "engine/pool/host_view.h"
 #include "engine/pool/profile_launcher.h"
 #include "engine/pool/spares.h"
@@ -57,11 +60,30 @@ static void on_lost(void *owner, struct launcher *launcher) {
 
 static const struct launcher_owner_ops owner_ops = { .ready = on_ready, .lost = on_lost };
 
+/* An ordinary user's launchers with many users enter the one that has the ids. */
+static int choose_namespace(struct profile *profile, struct rollbox_error *error) {
+    struct engine *engine = profile->engine;
+    const unsigned flags = profile->plan->flags & (PLAN_MANY_USERS | PLAN_AS_ROOT);
+
+    if (flags != PLAN_MANY_USERS || profile->user_namespace.fd >= 0)
+        return 0;
+    int fd = fcntl(many_ids_namespace(engine), F_DUPFD_CLOEXEC, 3);
+    if (fd < 0)
+        return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, errno, "setup",
+            "the user namespace of users many cannot be kept: %s", strerror(errno));
+    profile->user_namespace =
+        (struct launcher_namespace){ .fd = fd, .number = ++engine->next_launcher };
+    return 0;
+}
+
 int profile_start_launcher(struct profile *profile, struct rollbox_error *error) {
     if (profile->launcher)
         return 0;
     path_identities_expect(profile_path_identities(profile), profile->plan);
-    int r = launcher_start(profile->engine, profile->plan, &profile->user_namespace, &owner_ops,
+    int r = choose_namespace(profile, error);
+    if (r < 0)
+        return r;
+    r = launcher_start(profile->engine, profile->plan, &profile->user_namespace, &owner_ops,
         profile, &profile->launcher, error);
     if (r < 0)
         return r;
