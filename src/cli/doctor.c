@@ -60,6 +60,11 @@ static void print_table(const json_t *report) {
             colour_code("\033[33m"), colour_code("\033[0m"), text_of(limit, "name"),
             text_of(limit, "command"), json_integer_value(json_object_get(limit, "value")), "",
             colour_code("\033[33m"), colour_code("\033[0m"));
+    const char *sharer = text_of(json_object_get(report, "facts"), "subids_shared_with");
+    if (sharer[0])
+        printf("\nYour ids in /etc/subuid or /etc/subgid are also those of %s: each of you can "
+               "touch files of the other's sandboxes of many users\n",
+            sharer);
     printf("\n%s%s%s\n", colour_code(good ? "\033[32m" : "\033[31m"),
         json_is_true(json_object_get(isolation, "namespace")) ? "Sandboxes work here."
         : json_is_true(json_object_get(isolation, "process"))

@@ -10,10 +10,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/error.h"
 #include "sys/cgroup.h"
 #include "sys/features.h"
+#include "sys/id_range.h"
 #include "sys/limits.h"
 
 static const char *userns_hint(const struct features *f) {
@@ -34,6 +36,31 @@ static const char *userns_hint(const struct features *f) {
            "process";
 }
 
+/* What is missing, and the command that mends it. */
+static const char *subids_hint(const struct features *f) {
+    static char problem[ID_RANGE_TEXT];
+    struct id_range range;
+
+    if (!f->uid)
+        return "root needs CAP_SYS_ADMIN and all ids for users many; without them, use users one";
+    if (!f->userns)
+        return "made with a user namespace: see userns";
+    if (id_range_find(&range, problem) < 0)
+        return problem;
+    int fd = id_range_namespace(&range, 1, problem);
+    if (fd >= 0)
+        close(fd);
+    return fd < 0 ? problem : feature_hint(FEATURE_SUBIDS);
+}
+
+/* The user or account with which this user's range has ids in common; NULL: none. */
+static const char *subids_shared_with(const struct features *f) {
+    char problem[ID_RANGE_TEXT];
+    struct id_range range;
+
+    return f->uid && id_range_find(&range, problem) == 0 ? id_range_overlap(&range) : NULL;
+}
+
 /* One of the two cgroup versions is always missing; that needs mending only if the other is missing
  * as well. */
 static const char *hint_for_feature(const struct features *f, enum feature feature) {
@@ -46,6 +73,8 @@ static const char *hint_for_feature(const struct features *f, enum feature featu
         return f->cgroup_v2 ? "" : feature_hint(feature);
     case FEATURE_CGROUP_V2:
         return f->cgroup_v1 ? "" : feature_hint(feature);
+    case FEATURE_SUBIDS:
+        return subids_hint(f);
     case FEATURE_IDMAPPED_MOUNTS:
         return f->is_root ? feature_hint(feature) : "";
     case FEATURE_PIDNS:
@@ -78,13 +107,14 @@ static const char *egress_name(const struct features *f) {
 }
 
 static json_t *describe_facts(const struct features *f) {
-    return json_pack("{s:I, s:b, s:i, s:I, s:I, s:i, s:b, s:i, s:i, s:i}", "uid",
+    return json_pack("{s:I, s:b, s:i, s:I, s:I, s:i, s:b, s:i, s:i, s:i, s:s?}", "uid",
         (json_int_t)f->uid, "root", f->is_root, "cpus", (int)f->cpus, "memory_total_bytes",
         (json_int_t)f->memory_total_bytes, "memory_available_bytes",
         (json_int_t)f->memory_available_bytes, "landlock_abi", f->landlock_abi,
         "max_user_namespaces_is_zero", f->userns_forbidden_by_max, "unprivileged_userns_clone",
         f->unprivileged_userns_clone, "apparmor_restrict_unprivileged_userns",
-        f->apparmor_restrict_unprivileged_userns, "yama_ptrace_scope", f->yama_ptrace_scope);
+        f->apparmor_restrict_unprivileged_userns, "yama_ptrace_scope", f->yama_ptrace_scope,
+        "subids_shared_with", subids_shared_with(f));
 }
 
 static json_t *describe_features(const struct features *f) {

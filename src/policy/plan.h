@@ -179,8 +179,9 @@ enum plan_flag {
 /* With PLAN_CLOCK: the sixth argument of a newfstatat that is not asked about, which has four. The
  * patched vDSO's text has it, so it is a plain number. */
 #define PLAN_STAT_UNASKED 0x726f6c6c73746174
-/* With PLAN_MANY_USERS: the ids of a sandbox; and the first of the plan's own in U0. For an ordinary
- * user these are his range of /etc/subuid, and all ids of U0 but its root, who is the user. */
+/* With PLAN_MANY_USERS: the ids of a sandbox; and the first of the plan's own in U0. For an
+ * ordinary user these are his range of /etc/subuid, and all ids of U0 but its root, who is the
+ * user. */
 #define PLAN_MANY_IDS 65536u
 #define PLAN_MANY_FIRST 131072u
 /* With PLAN_MANY_USERS: what root has in the sandbox's user namespace, one bit for each capability.

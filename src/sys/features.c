@@ -8,6 +8,7 @@
  * own, whose exit status is the answer.
  */
 #include "sys/features.h"
+#include "sys/id_range.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -313,6 +314,7 @@ static void quick_unmasked(struct features *f) {
     f->mount_api = sys_open_tree(-1, NULL, ~0U) == -EINVAL &&
                    sys_mount_setattr(-1, NULL, ~0U, &attr) == -EINVAL;
     f->idmapped_mounts = f->mount_api && f->is_root;
+    f->subids = f->is_root || f->userns; /* looked for when they are needed */
 
     find_cgroups(f);
     f->proc_children = path_exists("/proc/thread-self/children");
@@ -506,6 +508,19 @@ static bool try_mount_api(void) {
 }
 
 /* Needs the root of the file system's own user namespace. */
+/* Root has ids of its own to give. */
+static bool try_subids(void) {
+    char problem[ID_RANGE_TEXT];
+    struct features self = { 0 };
+    struct id_range range;
+
+    features_identity(&self);
+    if (self.is_root)
+        return true;
+    return self.uid && id_range_find(&range, problem) == 0 &&
+           id_range_namespace(&range, 1, problem) >= 0;
+}
+
 static bool try_idmapped_mounts(void) {
     struct mount_attr attr = { .attr_set = MOUNT_ATTR_IDMAP };
     int ready[2], done[2], tree;
@@ -567,6 +582,7 @@ static const struct probe {
     { FEATURE_PIDFD, try_pidfd },
     { FEATURE_MOUNT_API, try_mount_api },
     { FEATURE_IDMAPPED_MOUNTS, try_idmapped_mounts },
+    { FEATURE_SUBIDS, try_subids },
 };
 
 /* 1 if the child could do it, 0 if not (a signal, SIGSYS from a filter above all, is a no), -errno

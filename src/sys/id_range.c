@@ -290,8 +290,7 @@ static int map_by_helpers(int process, int pid, const void *data) {
     return r == 0 ? run_helper(mapping, pid, 1, (unsigned)getegid(), mapping->range->gid_first) : r;
 }
 
-int id_range_namespace(
-    const struct id_range *range, uint32_t inside, char problem[ID_RANGE_TEXT]) {
+int id_range_namespace(const struct id_range *range, uint32_t inside, char problem[ID_RANGE_TEXT]) {
     const struct mapping mapping = { range, inside, problem };
     auto_close int root = open("/", O_PATH | O_DIRECTORY | O_CLOEXEC);
 

@@ -25,8 +25,7 @@ int id_range_find(struct id_range *ret_range, char problem[ID_RANGE_TEXT]);
 /* A new user namespace in which the caller is 0 and the range begins at `inside`, which only the
  * descriptor keeps alive. Or -ENOTSUP and `problem`, or another -errno and `problem`. Takes some
  * milliseconds: two programs run. The caller owns the namespace, so it may enter it. */
-int id_range_namespace(
-    const struct id_range *range, uint32_t inside, char problem[ID_RANGE_TEXT]);
+int id_range_namespace(const struct id_range *range, uint32_t inside, char problem[ID_RANGE_TEXT]);
 
 /* Another user's line of /etc/subuid or /etc/subgid, or an account of /etc/passwd, that shares ids
  * with the range: its name, static; or NULL. Each may touch the files of the other. */

@@ -1,10 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sandboxes of many users: a caller whose runs have them, for suites that hold in both kinds, and an image with users, programs and owners."""
 
+import fcntl
+import functools
 import os
+import pwd
+import subprocess
 
 import pytest
-from harness import Caller, callers
+from harness import ORDINARY_UID, Caller, callers, place
+
+FIRST_ID = 100000  # as useradd begins
 
 
 class ManyUsers(Caller):
@@ -24,8 +30,41 @@ class ManyUsers(Caller):
         return super().popen(argv, **options)
 
 
+def _ends(path):
+    """The first id of a file of ranges that is above them all, and the owners of its lines."""
+    with open(path, "a+") as lines:
+        lines.seek(0)
+        rows = [line.split(":") for line in lines.read().splitlines() if line.count(":") == 2]
+    return max([FIRST_ID, *(int(row[1]) + int(row[2]) for row in rows)]), [
+        row[0] for row in rows if int(row[2]) >= 65536
+    ]
+
+
+@functools.lru_cache(maxsize=None)
+def give_ids():
+    """As root: the ordinary user of the tests has an account and 65,536 ids, as an administrator gives them."""
+    with open(place().parent / ".rollbox-test-ids", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            name = pwd.getpwuid(ORDINARY_UID).pw_name
+        except KeyError:
+            name = "rollbox-test"
+            subprocess.run(
+                ["useradd", "--no-create-home", "--uid", str(ORDINARY_UID), name], check=True
+            )
+        ends = {path: _ends(path) for path in ("/etc/subuid", "/etc/subgid")}
+        first = max(end for end, _ in ends.values())
+        for path, (_, owners) in ends.items():
+            if name not in owners:
+                with open(path, "a") as lines:
+                    lines.write(f"{name}:{first}:65536\n")
+
+
 def many_callers():
-    return [ManyUsers(c.name, c.uid) for c in callers() if c.uid == 0]
+    """Root and an ordinary user, who has the ids for it."""
+    if os.geteuid() == 0:
+        give_ids()
+    return [ManyUsers(c.name, c.uid) for c in callers()]
 
 
 @pytest.fixture(params=callers() + many_callers(), ids=repr, scope="session")

@@ -218,6 +218,10 @@ static int ensure_many_ids(
         return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "policy",
             "users many: root without CAP_SYS_ADMIN, or in a user namespace that maps few ids, has "
             "no ids to give; grant these, or run rollbox as an ordinary user");
+    if (!engine->features.subids)
+        return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "policy",
+            "users many: %s is missing: %s", feature_name(FEATURE_SUBIDS),
+            feature_hint(FEATURE_SUBIDS));
     return many_ids_make(engine, error);
 }
 
