@@ -13,7 +13,7 @@
 _Static_assert(ID_RANGE_COUNT == PLAN_MANY_IDS, "a range has the ids of one sandbox");
 
 int many_ids_make(struct engine *engine, struct rollbox_error *error) {
-    struct guest_ids *ids = &engine->guest_ids;
+    struct guest_ids *ids = &engine->launchers.guest_ids;
     char problem[ID_RANGE_TEXT];
 
     if (ids->has_namespace)
@@ -32,11 +32,12 @@ int many_ids_make(struct engine *engine, struct rollbox_error *error) {
 }
 
 int many_ids_namespace(const struct engine *engine) {
-    return engine->guest_ids.has_namespace ? engine->guest_ids.user_namespace : -EBADF;
+    return engine->launchers.guest_ids.has_namespace ? engine->launchers.guest_ids.user_namespace
+                                                     : -EBADF;
 }
 
 void many_ids_finish(struct engine *engine) {
-    if (engine->guest_ids.has_namespace)
-        close_fd(&engine->guest_ids.user_namespace);
-    engine->guest_ids.has_namespace = false;
+    if (engine->launchers.guest_ids.has_namespace)
+        close_fd(&engine->launchers.guest_ids.user_namespace);
+    engine->launchers.guest_ids.has_namespace = false;
 }
