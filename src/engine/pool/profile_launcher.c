@@ -72,7 +72,7 @@ static int choose_namespace(struct profile *profile, struct rollbox_error *error
         return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, errno, "setup",
             "the user namespace of users many cannot be kept: %s", strerror(errno));
     profile->user_namespace =
-        (struct launcher_namespace){ .fd = fd, .number = ++engine->next_launcher };
+        (struct launcher_namespace){ .fd = fd, .number = ++engine->launchers.next_number };
     return 0;
 }
 
