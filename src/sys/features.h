@@ -74,7 +74,8 @@
     X(IDMAPPED_MOUNTS, idmapped_mounts, "fs_writable, fs_shared and images with the right owners when run by root", \
       "use Linux 5.12 or later, as root; ordinary users need none") \
     X(SUBIDS, subids, "users many as an ordinary user", \
-      "needs newuidmap and newgidmap, and 65536 ids in /etc/subuid and /etc/subgid; without them, use users one") \
+      "needs newuidmap and newgidmap, and 65536 ids in /etc/subuid and /etc/subgid; without " \
+      "them, use users one") \
     X(CGROUP_V1, cgroup_v1, "limits by cgroup (v1)", \
       "run as root with the memory, pids and cpu controllers mounted below /sys/fs/cgroup; without any cgroup, limits use the " \
       "user namespace's rlimits and a watcher") \
