@@ -4,6 +4,7 @@
 import json
 import os
 import subprocess
+from pathlib import Path
 
 import pytest
 from harness import ORDINARY_UID, Caller, binaries
@@ -36,6 +37,14 @@ def on_host(user, tmp_path):
     return call
 
 
+def is_shell(cmdline):
+    try:
+        text = cmdline.read_bytes()
+    except OSError:
+        return False
+    return text.startswith(b"sh\0-c\0") and b"of-many-users" in text
+
+
 def name_of(uid):
     return subprocess.run(["id", "-un", str(uid)], capture_output=True, text=True).stdout.strip()
 
@@ -56,10 +65,10 @@ def test_ids_are_the_users_range_and_root_is_not_the_user(user):
     inside, _, count = result.stdout.split()[1:4]
     assert (inside, count) == ("0", "65536") and result.stdout.split()[-1] == "allow"
     assert result.isolation["users"] == "many" and result.isolation["host_user"] == "subordinate range"
-    argv = [binaries() / "rollbox", "run", "--users", "many", "--", "sh", "-c", "echo $(id -u); exec sleep 60"]
-    with user.popen(argv, stdout=subprocess.PIPE) as probe:
+    argv = [binaries() / "rollbox", "run", "--users", "many", "--", "sh", "-c", "echo $(id -u); read line # of-many-users"]
+    with user.popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as probe:
         assert probe.stdout.readline() == b"0\n"
-        owners = {os.stat(entry.path).st_uid for entry in os.scandir("/proc") if entry.name.isdigit() and os.path.exists(entry.path + "/cmdline") and open(entry.path + "/cmdline", "rb").read() == b"sleep\x0060\x00"}
+        owners = {status.stat().st_uid for status in Path("/proc").glob("[0-9]*/cmdline") if is_shell(status)}
         first = int(next(line.split(":")[1] for line in open("/etc/subuid") if line.startswith(name_of(user.uid) + ":")))
         probe.kill()
     assert first in owners and user.uid not in owners
