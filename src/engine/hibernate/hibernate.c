@@ -187,7 +187,7 @@ static void on_closing(struct session *session, bool keeps_stored) {
 }
 
 void hibernate_set_up(void) {
-    static const struct hibernation_ops ops = { before_restore, on_closing };
+    static const struct hibernation_ops ops = { before_restore, on_closing, hibernate_on_timer };
 
     session_set_hibernation(&ops);
 }

@@ -12,6 +12,7 @@
 #include "store/hibernated_read.h"
 
 struct client;
+struct loop_timer;
 struct buf;
 struct profile;
 struct snapshot_tree;
@@ -30,6 +31,8 @@ struct hibernated {
     unsigned processes;
     char snapshot[32]; /* the state that users know of, on which it stood */
 };
+
+void hibernate_on_timer(struct loop_timer *timer); /* hibernate_timer.c */
 
 /* What goes to the store, in the order in which the record names them. */
 struct hibernate_parts {

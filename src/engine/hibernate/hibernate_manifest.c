@@ -343,7 +343,7 @@ json_t *hibernate_record(const struct session *session, const struct snapshot *a
         (json_int_t)session->origin.since_ns, "idle_ms", (json_int_t)session->timers.idle_ms,
         "ttl_ms", (json_int_t)session->timers.ttl_ms, "lifetime_ms",
         (json_int_t)session->timers.lifetime_ms, "hibernate_ms",
-        (json_int_t)session->timers.hibernate_ms, "seed", (json_int_t)session->origin.seed,
+        (json_int_t)session->hibernation.after_ms, "seed", (json_int_t)session->origin.seed,
         "n_forked", (json_int_t)session->origin.n_forked, "clone_id",
         (json_int_t)session->origin.clone_id, "checkpoints", (int)session->auto_snapshot.keep,
         "has_own_seed", session->origin.has_own_seed, "was_used", session->origin.was_used,
@@ -703,7 +703,7 @@ void hibernate_settle(struct session *session, const json_t *record) {
     session->timers.idle_ms = get_number(record, "idle_ms");
     session->timers.ttl_ms = get_number(record, "ttl_ms");
     session->timers.lifetime_ms = get_number(record, "lifetime_ms");
-    session->timers.hibernate_ms = get_number(record, "hibernate_ms");
+    session->hibernation.after_ms = get_number(record, "hibernate_ms");
     session->origin.seed = (uint64_t)get_number(record, "seed");
     session->origin.n_forked = (uint64_t)get_number(record, "n_forked");
     session->origin.clone_id = json_is_integer(json_object_get(record, "clone_id"))

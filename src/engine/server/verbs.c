@@ -300,7 +300,7 @@ static int handle_create(struct call *call) {
     session->timers.idle_ms = limit_ms(request->idle);
     session->timers.ttl_ms = limit_ms(request->ttl);
     session->timers.lifetime_ms = limit_ms(request->lifetime);
-    session->timers.hibernate_ms = limit_ms(request->hibernate);
+    session->hibernation.after_ms = limit_ms(request->hibernate);
     auto_snapshot_set(session, (unsigned)MIN(request->auto_snapshot, (uint64_t)INT32_MAX));
     session_arm(session);
     call->session = session;

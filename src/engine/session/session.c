@@ -116,7 +116,10 @@ static void arm_timer(struct session *session, struct loop_timer *timer, int64_t
 void session_touch(struct session *session) {
     session->timers.called_ns = clock_now_ns();
     arm_timer(session, &session->timers.idle, session->timers.idle_ms);
-    arm_timer(session, &session->timers.hibernate, session->timers.hibernate_ms);
+    if (hibernation) {
+        session->hibernation.timer.callback = hibernation->due;
+        arm_timer(session, &session->hibernation.timer, session->hibernation.after_ms);
+    }
     arm_timer(session, &session->timers.end, session->timers.ttl_ms);
 }
 

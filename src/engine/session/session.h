@@ -119,12 +119,18 @@ struct session_agents {
     bool met_limit; /* they were killed at a limit: their calls are not repeated */
 };
 
-/* Ends, pauses and hibernates a session that is not used: session.c. 0 ms: never. */
+/* Ends and pauses a session that is not used: session.c. 0 ms: never. */
 struct session_timers {
-    struct loop_timer idle, end, lifetime, hibernate;
-    int64_t idle_ms, ttl_ms, lifetime_ms, hibernate_ms;
-    int64_t called_ns;         /* CLOCK_MONOTONIC: the last request */
-    uint64_t hibernate_cpu_ns; /* of its box when that timer was set */
+    struct loop_timer idle, end, lifetime;
+    int64_t idle_ms, ttl_ms, lifetime_ms;
+    int64_t called_ns; /* CLOCK_MONOTONIC: the last request */
+};
+
+/* Hibernates a session that is not used: hibernate_timer.c. */
+struct session_hibernation {
+    struct loop_timer timer;
+    int64_t after_ms; /* 0: never */
+    uint64_t cpu_ns;  /* of its box when the timer was set */
 };
 
 /* Looks at the memory of the session's box: session.c. */
@@ -153,6 +159,7 @@ struct session {
     struct session_queue queue;
     struct session_agents agents;
     struct session_timers timers;
+    struct session_hibernation hibernation;
     struct session_watch watch;
     struct session_checkpoint *checkpoint;
     struct auto_snapshot auto_snapshot;
@@ -179,6 +186,8 @@ struct hibernation_ops {
     int (*before_restore)(struct session *session, struct rollbox_error *error);
     /* The session closes. `keeps_stored`: the store keeps it for the next engine. */
     void (*closing)(struct session *session, bool keeps_stored);
+    /* struct session_hibernation.timer is due. */
+    void (*due)(struct loop_timer *timer);
 };
 
 void session_set_hibernation(const struct hibernation_ops *ops); /* once, at the start */

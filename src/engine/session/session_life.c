@@ -33,40 +33,6 @@
 
 /* ---- timers ---- */
 
-/* Hibernates once nobody has called it for so long, nobody waits for its commands, and none of its
- * processes has done much. */
-static void on_hibernate(struct loop_timer *timer) {
-    struct session *session = container_of(timer, struct session, timers.hibernate);
-    int64_t left =
-        session->timers.called_ns + session->timers.hibernate_ms * 1000000 - clock_now_ns();
-    uint64_t memory, cpu = session->timers.hibernate_cpu_ns;
-    uint32_t processes;
-    bool is_waited_for = false;
-
-    list_for_each(node, &session->commands.runs) {
-        const struct run *run = container_of(node, struct run, of_session);
-
-        is_waited_for |= (run->client || !list_empty(&run->waiters)) && !run->given.is_detached;
-    }
-    if (session->box)
-        (void)box_usage(session->box, &memory, &cpu, &processes);
-    if (session->state == SESSION_CLOSING)
-        return;
-    bool is_busy =
-        is_waited_for || !list_empty(&session->queue.ops) || session->queue.fork ||
-        session->agents.n ||
-        cpu - session->timers.hibernate_cpu_ns > (uint64_t)session->timers.hibernate_ms * 10000;
-    session->timers.hibernate_cpu_ns = cpu;
-    if (session->sleep)
-        return; /* the next call sets it again */
-    if (left <= 0 && !is_busy && op_add(session, VERB_HIBERNATE, false)) {
-        session_schedule(session); /* one that cannot hibernate tries again after the next call */
-        return;
-    }
-    (void)loop_timer_set(session->engine->loop, timer,
-        clock_now_ns() + (left > 0 ? left : session->timers.hibernate_ms * 1000000), on_hibernate);
-}
-
 static int64_t left_of(const struct session *session, int64_t after_ms) {
     int64_t left = session->timers.called_ns + after_ms * 1000000 - clock_now_ns();
 
@@ -158,7 +124,6 @@ struct session *session_new(struct engine *engine, struct profile *profile, stru
     session->schedule.run = on_schedule;
     session->timers.idle.callback = on_idle;
     session->timers.end.callback = on_end;
-    session->timers.hibernate.callback = on_hibernate;
     list_init(&session->of_client);
     list_init(&session->commands.runs);
     list_init(&session->commands.waiting);
@@ -193,7 +158,7 @@ static void session_free(struct session *session) {
     loop_timer_clear(engine->loop, &session->timers.idle);
     loop_timer_clear(engine->loop, &session->timers.end);
     loop_timer_clear(engine->loop, &session->timers.lifetime);
-    loop_timer_clear(engine->loop, &session->timers.hibernate);
+    loop_timer_clear(engine->loop, &session->hibernation.timer);
     session_stop_watching(session);
     loop_task_cancel(&session->schedule);
     list_for_each(node, &session->queue.ops) {
