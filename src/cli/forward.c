@@ -26,7 +26,7 @@
 #define PIECE 65536
 #define BACKLOG 64
 
-/* One direction of a connection. What was read waits here until it is written. */
+/* One direction of a connection. Bytes that were read wait here until they are written. */
 struct direction {
     int from, to;
     size_t at, end;

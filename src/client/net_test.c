@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the network rules of a policy would do with a URL. No connection is made. */
+/* Tests the network rules of a policy against a URL. No connection is made. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>

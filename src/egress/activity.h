@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the engine sees of a sandbox without asking (net/activity.h). */
+/* A sandbox's activity in memory shared with the engine (net/activity.h). */
 #ifndef ROLLBOX_EGRESS_ACTIVITY_H
 #define ROLLBOX_EGRESS_ACTIVITY_H
 

@@ -123,7 +123,7 @@ static struct net_activity *slot_of(const struct egress *egress, const json_t *b
     return &egress->activity[number];
 }
 
-/* What a sandbox has besides its rules and listeners. */
+/* The parts of a sandbox besides its rules and listeners. */
 static void fill_more(struct egress *egress, const struct message *message) {
     struct box *box = box_find(egress, message->id);
 
@@ -229,7 +229,7 @@ static json_t *probe_json(const char *text, const char *url, const char *method)
         "rule", probe.rule < 0 ? NULL : json_integer(probe.rule), "why", match_why_text(probe.why));
 }
 
-/* What the rules would do with a URL: of any policy, without a sandbox. */
+/* Tests the rules of any policy against a URL, without a sandbox. */
 static int do_test(struct egress *egress, struct message *message) {
     auto_free char *policy = take_policy(message);
     const char *url = text_of(message->body, "url");

@@ -107,7 +107,7 @@ void dns_server_read(struct listener *listener) {
         struct datagram datagram;
 
         if (!take_query(box)) {
-            /* What the socket's buffer cannot hold meanwhile is dropped. */
+            /* Datagrams for which the socket's buffer has no room are dropped. */
             if (loop_timer_set(box->egress->loop, &box->query_timer, clock_now_ns() + REST_MS * MS,
                     end_rest) == 0)
                 set_listening(box, false);

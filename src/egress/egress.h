@@ -63,7 +63,7 @@ struct lookup_waiter {
     void (*done)(struct lookup_waiter *waiter, const struct address *addresses, size_t n);
 };
 
-/* What is counted for one sandbox from one moment to another. */
+/* The counts of one sandbox over a time. */
 struct tally {
     struct list node;
     uint64_t id;

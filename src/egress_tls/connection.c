@@ -246,7 +246,7 @@ struct connection *connection_free(struct connection *connection) {
     events_add_close(&connection->gateway->events, &connection->place, connection->guest.received,
         connection->guest.written);
     h2_free(connection->h2);
-    /* What is unsent is dropped, and the guest sees that. */
+    /* Unsent data is dropped, and the guest sees that. */
     if (connection->step != CONNECTION_DRAIN && connection->guest.fd >= 0)
         side_set_reset(&connection->guest, true);
     side_done(loop, &connection->guest);
@@ -380,7 +380,7 @@ static void describe_failure(struct connection *connection) {
     fail_upstream(connection, "upstream_tls", text);
 }
 
-/* Both sides speak what the server chose; without its word, what the guest can. */
+/* Both sides use the protocol that the server chose; if it chose none, the one of the guest. */
 static bool choose_protocol(struct connection *connection) {
     const unsigned char *chosen = NULL;
     unsigned length = 0;

@@ -10,7 +10,7 @@
 #include "base/fd.h"
 
 #define MAX_PATH_SHOWN 1024
-/* rollbox-egress reads at once. With so many unread it is stuck, and what it misses are details of
+/* rollbox-egress reads at once. With so many unread it is stuck, and the lost events are details of
  * requests; the ends of connections are always kept. */
 #define MAX_QUEUED 10000
 

@@ -48,7 +48,7 @@ static inline size_t side_unsent(const struct side *side) {
 /* Has TLS bytes that the socket does not show? */
 bool side_has_pending(const struct side *side);
 
-/* The end of what is sent: TLS's notice if wanted, then the socket's. */
+/* Ends the sent stream: TLS's notice if wanted, then the socket's end. */
 void side_shutdown(struct side *side, bool with_notice);
 /* Makes closing the socket reset the connection, or end it in order. */
 void side_set_reset(struct side *side, bool resets);

@@ -13,7 +13,7 @@
 #define EXTENSION_NAME 0u
 #define EXTENSION_ECH 0xfe0du
 
-/* What is left of a structure. A failed read makes it empty and bad. */
+/* The unread rest of a structure. A failed read makes it empty and bad. */
 struct view {
     const uint8_t *at;
     size_t left;

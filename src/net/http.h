@@ -38,7 +38,7 @@ enum http_framing {
     HTTP_LENGTH,
     HTTP_CHUNKED,
     HTTP_UNTIL_CLOSE, /* answers only */
-    HTTP_TUNNEL,      /* status 101: what follows is not HTTP */
+    HTTP_TUNNEL,      /* status 101: the following bytes are not HTTP */
 };
 
 struct http_head {

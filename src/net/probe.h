@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the rules would do with a URL, without any connection: for users who write rules. */
+/* Tests rules against a URL without a connection, for authors of rules. */
 #ifndef ROLLBOX_NET_PROBE_H
 #define ROLLBOX_NET_PROBE_H
 

@@ -73,7 +73,7 @@ static void end_line(struct recorded_exchange *exchange, struct buf *line) {
     recorder_drop(exchange);
 }
 
-/* Masks values of secrets. What a value may begin in is left for later, unless nothing follows. */
+/* Masks values of secrets. A tail in which a value may begin is kept until more data comes. */
 static size_t mask(const struct recorder *recorder, struct buf *waiting, bool is_last) {
     size_t kept = recorder->longest > 1 && !is_last ? recorder->longest - 1 : 0;
 

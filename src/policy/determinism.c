@@ -328,7 +328,8 @@ static void filter_virtual(struct calls *c) {
         __NR_clock_gettime, __NR_gettimeofday, __NR_time, __NR_times, __NR_getrusage, __NR_sysinfo,
         __NR_nanosleep, __NR_clock_nanosleep, __NR_alarm, __NR_timer_create, __NR_timer_settime,
         __NR_timer_gettime, __NR_timer_getoverrun, __NR_timer_delete, __NR_timerfd_create,
-        __NR_timerfd_settime, __NR_timerfd_gettime, __NR_restart_syscall, /* of what was held */
+        __NR_timerfd_settime, __NR_timerfd_gettime,
+        __NR_restart_syscall, /* of a call that was held */
     };
 
     for (size_t i = 0; i < sizeof asked / sizeof asked[0]; i++)

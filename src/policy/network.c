@@ -457,7 +457,7 @@ static void read_set_name(struct reader *r, struct net_rule *rule, const json_t 
         rule->set = read_copy(r, text);
 }
 
-/* What the members of a rule say about one another. */
+/* Checks of a rule's members against one another. */
 static void check_rule(struct reader *r, struct net_rule *rule, bool tls_given) {
     r->member = NULL;
     if (tls_given && rule->tls != NET_TLS_TERMINATE && (rule->n_requests || rule->n_inject))

@@ -22,7 +22,7 @@ void key_net_replay(struct reader *r, json_t *value);
 void key_network(struct reader *r, json_t *value); /* publish.c, as the next */
 void key_publish(struct reader *r, json_t *value);
 
-/* After all keys: what the network keys say about one another. */
+/* After all keys: checks of the network keys against one another. */
 void network_check(struct reader *r);
 void publish_check(struct reader *r); /* after network_check */
 

@@ -845,8 +845,8 @@ static void add_image(struct compiler *c) {
 }
 
 static void add_private(struct compiler *c) {
-    /* A file that holds anything takes a page, so more than one for each page of memory would serve
-     * nobody but who has the kernel keep what hangs on files without being charged. */
+    /* Each file with content takes a page. More files than pages of memory would only help a guest
+     * to fill kernel memory that no limit counts. */
     uint64_t inodes = MIN(c->policy->max_disk_bytes / 16384 + 1024,
         MAX(c->policy->max_memory_bytes / 4096, (uint64_t)1024));
     char options[128];

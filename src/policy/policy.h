@@ -82,7 +82,7 @@ struct policy {
 struct policy_problem {
     unsigned line; /* from 1; 0 if it has no place in the text */
     char *key;     /* "fs_readable[2]"; "" for the text as a whole */
-    char *message; /* what is wrong */
+    char *message; /* the error text */
     char *hint;    /* how to mend it; may be "" */
 };
 

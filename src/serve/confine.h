@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the server gives up; confine.c has the model. */
+/* The rights that the server gives up; confine.c has the model. */
 #ifndef ROLLBOX_SERVE_CONFINE_H
 #define ROLLBOX_SERVE_CONFINE_H
 

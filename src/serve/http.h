@@ -53,7 +53,7 @@ struct http_request {
     struct buf text;
 };
 
-/* What a user of connections does. The functions must not free the connection. */
+/* The callbacks of a user of connections. They must not free the connection. */
 struct http_user {
     /* 0 with the most bytes of a body, or a status with which it has been answered already
      * (http_refuse). */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Leases: what a client makes ends with it. A sandbox that is created with a lease, and its forks,
- * end when the lease is not renewed for its time to live, or is deleted.
+ * Leases: sandboxes that end with their client. A sandbox that is created with a lease, and its
+ * forks, end when the lease is not renewed for its time to live, or is deleted.
  */
 #include <stdlib.h>
 #include <string.h>

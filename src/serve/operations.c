@@ -106,7 +106,7 @@ static void answered(struct operation *operation, int status, const char *type, 
         else
             exchange_problem(exchange, 410, "idempotency_expired", "the answer was not kept");
     }
-    /* What a retry may mend is tried again: nothing was carried out. */
+    /* Errors that a retry may mend are not kept: nothing was carried out. */
     if (!operation->headers || !operation->body || status == 429 || status == 503) {
         if (operation->body)
             operation->server->operation_bytes -= strlen(body);

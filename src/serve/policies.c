@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Policies of clients: what a token's scopes let them ask for, and their compiled plans.
+ * Policies of clients: the limits of a token's scopes, and compiled plans.
  *
  * A policy speaks about the server's machine. Without the scope "host" it may set limits, seeds,
  * users, the environment and an image, but name no path, device or network of the host, and not

@@ -261,7 +261,7 @@ static int on_head(struct http_connection *connection, size_t *ret_body_max) {
     *ret_body_max = exchange->route->is_raw ? FILE_MAX : JSON_MAX;
     if (!status)
         return 0;
-    /* What follows on the connection might be a body. */
+    /* The next bytes on the connection might be a body. */
     request->keep_alive = false;
     http_close_after(connection);
     refuse(exchange, status,

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a slot has used, and whether it ran out of memory.
+ * The usage of a slot, and whether it ran out of memory.
  *
  * The files of a slot stay open, since a command reads them when it begins and when it ends. A slot
  * that rests opens them for each reading.

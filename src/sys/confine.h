@@ -17,7 +17,7 @@
 
 #include "sys/uapi.h"
 
-/* What the program keeps. */
+/* The rights that the program keeps. */
 struct confine_service {
     const int *calls; /* system calls; mmap, mprotect and socket are not among them */
     size_t n_calls;

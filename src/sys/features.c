@@ -96,7 +96,7 @@ bool features_process_ok(const struct features *f) {
 
 /* ---- masking ---- */
 
-/* What follows from a feature's absence. */
+/* The consequences of a feature's absence. */
 static void settle_features(struct features *f) {
     if (!f->landlock)
         f->landlock_abi = 0;
@@ -325,7 +325,7 @@ void features_quick(struct features *features) {
     mask_features(features);
 }
 
-/* ---- thorough: what the children do ---- */
+/* ---- thorough: the tests in child processes ---- */
 
 static bool write_text(const char *path, const char *text) {
     auto_close int fd = open(path, O_WRONLY | O_CLOEXEC);

@@ -137,7 +137,7 @@ static size_t locks_from(const struct hoard_locks *locks, pid_t pid) {
     return low;
 }
 
-/* What a directory of descriptors tells of one. */
+/* The facts of a descriptor from its directory entry. */
 struct seen {
     uint64_t files, list_bytes, locks;
 };

@@ -218,7 +218,7 @@ pid_t proc_parent(pid_t pid) {
     return p && sscanf(p + 1, " %*c %d", &parent) == 1 ? parent : -EBADMSG;
 }
 
-/* In our own user namespace; what may not be looked into is not. */
+/* In our own user namespace; processes that may not be inspected are left out. */
 static bool is_beside_us(int process_fd) {
     char ours[64], theirs[64];
     ssize_t n = readlink("/proc/self/ns/user", ours, sizeof ours);

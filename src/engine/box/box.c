@@ -281,7 +281,7 @@ static bool handle_answer(struct box *box) {
     if (n == -EMFILE)
         box_fail(box, &(struct guest_record){ .kind = GUEST_FAILED,
                           .stage = GUEST_STAGE_CLONE,
-                          .error = EMFILE }); /* what came with it found no room */
+                          .error = EMFILE }); /* its descriptors found no room */
     else if (n != sizeof record)
         loop_remove(
             box->engine->loop, &box->answers); /* init is ending; its pidfd tells when it has */
@@ -309,7 +309,7 @@ static void on_death(struct loop_source *source, uint32_t events) {
     (void)events;
     (void)waitid(P_PIDFD, (id_t)box->pidfd, &unused, WEXITED | WNOHANG);
     loop_remove(box->engine->loop, &box->end.death);
-    /* What init said before it died is still in the socket. */
+    /* Messages of an init that has died are still in the socket. */
     while (handle_answer(box))
         ;
     const struct box_owner_ops *ops = take_owner(box, &owner);
@@ -327,8 +327,8 @@ static void on_deadline(struct loop_timer *timer) {
     if (launcher_job_is_pending(&box->creation.job))
         launcher_kill(box->creation.job.launcher); /* and with it all that wait for it */
     else if (box->private_dir && box->state == BOX_DYING)
-        sys_pidfd_send_signal(
-            box->pidfd, SIGKILL, NULL, 0); /* it had its time; what it leaves is for us to end */
+        sys_pidfd_send_signal(box->pidfd, SIGKILL, NULL,
+            0); /* it had its time; the engine ends the processes that it leaves */
     else if (box->ops->late)
         box->ops->late(box->owner, box);
     else
@@ -513,7 +513,7 @@ static int send_create(
     return r;
 }
 
-/* What it has of its own, before the launcher is asked for the rest. */
+/* The box's own parts, before the launcher makes the rest. */
 static int prepare_box(struct box *box, const struct launcher *launcher) {
     struct profile *profile = box->profile;
     struct engine *engine = box->engine;
@@ -780,7 +780,7 @@ bool box_needs_watch(const struct box *box) {
     return !box->slot || uncounted_sockets(box);
 }
 
-/* A group ends by itself what is over by what it counts. */
+/* A cgroup kills by itself at the limit of the memory that it counts. */
 bool box_is_over(const struct box *box, uint64_t memory) {
     return box->profile &&
            (box->slot ? box->sockets.bytes : memory) > box->profile->policy->max_memory_bytes;

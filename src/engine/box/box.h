@@ -143,7 +143,7 @@ struct box_baseline {
 struct box_memory {
     bool met_limit;
     uint64_t kernel_bytes;   /* of its files and the like, as of the last look */
-    int64_t suspected_bytes; /* what it may have made the kernel take besides */
+    int64_t suspected_bytes; /* kernel memory that it may have caused besides */
 };
 
 struct box_end {

@@ -210,7 +210,8 @@ void cgroup_lease_put(struct profile *profile, struct cgroup_lease *slot) {
     slot->ends = false;
     slot->known_kills = 0;
     loop_timer_clear(slot->engine->loop, &slot->look);
-    (void)cgroup_slot_hear_oom(slot->cgroup); /* what the last user met is not told of the next */
+    (void)cgroup_slot_hear_oom(
+        slot->cgroup); /* an OOM kill of the last user is not taken for the next one's */
     if (slot->kind != LEASE_ONE_RUN && profile && has_room(profile)) {
         cgroup_lease_rest(slot);
         list_add_tail(&profile->slots, &slot->node);

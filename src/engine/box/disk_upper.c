@@ -38,7 +38,7 @@
 
 #define GONE "gone"
 #define TRIES 16
-#define BYTES_A_SECOND 4294967296ull /* what a CPU writes at most */
+#define BYTES_A_SECOND 4294967296ull /* the most that a CPU writes */
 #define ENTRY_NS 1000                /* that it takes to make one at least */
 #define LOOK_LEAST_NS 10000000ll
 #define MAX_LOOK_NS 500000000ll
@@ -595,7 +595,7 @@ static void take_answer(struct uppers *uppers, const struct disk_usage_reply *an
     look_soon(uppers);
 }
 
-/* One that was killed: what it was asked for is asked again of another. */
+/* The worker was killed: its request goes to another one. */
 static void lose_disk_usage_worker(struct uppers *uppers) {
     struct disk_upper *upper = TAKE_PTR(uppers->asked);
 
@@ -651,7 +651,7 @@ static void ask_next(struct uppers *uppers) {
     struct disk_usage_request request = { .number = upper->number,
         .init = box && !upper->layer ? box->pid : 0 };
 
-    /* What is written from now on may be missed: it counts as room that has gone since. */
+    /* The walk may miss later writes: they count as room that has gone since. */
     if (find_room(uppers, &upper->room_bytes, &upper->room_entries) < 0)
         return;
     request.checks =

@@ -78,7 +78,7 @@ struct launcher {
     pid_t pid;  /* 0: not known */
     int socket;
     struct loop_source source;
-    int sources; /* what its template shows of the host as the guest's (own_mounts.c); -EBADF */
+    int sources; /* mounts of host directories with the guest as owner (own_mounts.c); -EBADF */
     uint32_t id_base;
     int mounts; /* of an idle one: tells of mounts made since */
     struct list jobs;

@@ -39,7 +39,7 @@
 #include "engine/core/log.h"
 #include "sys/proc.h"
 
-#define MAX_PATH 2048 /* leaves room for what the guest makes of it */
+#define MAX_PATH 2048 /* leaves room for the guest's paths below it */
 #define MAX_STRAYS 4096
 #define STRAY_ROUNDS 64
 #define STRAY_PAUSE_NS 20000000ll
@@ -182,7 +182,7 @@ static void remove_emptied(struct engine *engine, const char *path) {
     int r = -1;
 
     (void)engine;
-    /* The inits know better what is alive; what they leave are empty directories. */
+    /* Each init removes its own files, and leaves an empty directory. */
     for (int waited = 0; waited < PATIENCE_MS && r < 0; waited += 10) {
         DIR *directory = opendir(path);
         struct dirent *entry;

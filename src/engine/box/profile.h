@@ -37,7 +37,7 @@ struct path_identities {
     bool is_mixed; /* its template has something else than this, however the host looks now */
 };
 
-/* What the client's environment and files give a policy. */
+/* Values from the client's environment and files for a policy. */
 struct profile_values {
     struct buf environment; /* "K=V" NUL each */
     int secrets;            /* of net_secrets: a sealed memory file; -EBADF: none */

@@ -127,7 +127,7 @@ static void request_image_fs(struct profile *profile) {
         launcher_try_send(profile->launcher, &image_fs.job, &message, on_image_fs, NULL) == 0;
 }
 
-/* It belongs to the launcher's range of ids, and what is in it must, too. */
+/* The file system and its files must belong to the launcher's range of ids. */
 static int open_in_image_fs(void) {
     if (image_fs.fd < 0)
         return -1;

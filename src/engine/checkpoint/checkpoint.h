@@ -22,13 +22,14 @@ struct dump_job;
 struct flatten_handle;
 struct launcher;
 
-/* What ran when a state was taken: an image of it, and what the engine is to make again. */
+/* The processes of a snapshot: their image, and the commands and pipes that the engine makes again.
+ */
 struct checkpoint {
     struct engine *engine;
     unsigned references;
     struct list node;        /* engine->zygotes.all */
     struct launcher *zygote; /* NULL: none now */
-    struct box *preforked;   /* in which they wait for the next who wants them; NULL: none now */
+    struct box *preforked;   /* a box with its processes, for the next fork or reset; NULL: none */
     unsigned n_restored, n_uses; /* in sandboxes; by operations, each of which may have made many */
     int64_t taken_ns;            /* when a prefork was taken, the last time */
     int image;                   /* a sealed memory file */
@@ -37,7 +38,7 @@ struct checkpoint {
     struct checkpoint *parent; /* the parent of an incremental image (dirty_tracking.h); a
                                   reference. NULL: it is full */
     unsigned n_trackings;      /* of the references to it, those of dirty tracking since it */
-    bool was_dropped;          /* by somebody who wants its memory back */
+    bool was_dropped;          /* a client has dropped its snapshot */
     bool notes, wants_zygote;  /* its sandboxes have dirty tracking from their start; the next fork
                                   is to come from its zygote (dirty_tracking.h) */
     int flat_image;      /* then: one that is none (flatten.c); -EBADF: nobody has asked for it */
@@ -74,7 +75,7 @@ struct checkpoint_pipe {
     bool is_written; /* in the sandbox */
 };
 
-/* What a session's processes are dumped to and restored from. */
+/* Dumps and restores of a session's processes. */
 struct session_checkpoint {
     struct list node;           /* of all sessions, the oldest first: dirty_tracking.c */
     struct profile *profile;    /* the session's */

@@ -21,7 +21,7 @@
 #include "sys/proc.h"
 
 #define MAX_NOTED 4u /* sandboxes of one fork: of many at once few are forked again */
-#define HELD_PART 8  /* of the memory that is left: what is held ahead of need may take no more */
+#define HELD_PART 8  /* an unused zygote may take this part of the available memory */
 
 static const clockid_t clocks[2] = { CLOCK_MONOTONIC, CLOCK_BOOTTIME };
 

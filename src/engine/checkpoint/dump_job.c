@@ -46,7 +46,7 @@
 #define DUMP_SECONDS 20 /* the processes are paused meanwhile */
 #define HINT "; processes=\"drop\" (--drop-processes) takes the files alone"
 
-/* The order is that of a dump. */
+/* In the order of a dump. */
 enum dump_state {
     DUMP_BEGUN,
     DUMP_REPORTED, /* the processes were paused, and may be still; the image is not written */

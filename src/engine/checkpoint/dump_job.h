@@ -45,7 +45,7 @@ struct dump_job_user {
 struct dump_request {
     struct session_checkpoint *of;
     struct box *box;
-    struct snapshot *base; /* what the box stands on */
+    struct snapshot *base; /* the snapshot that the box stands on */
     bool resumes_early;    /* the dump worker may resume the processes before it reports, and what
                               they write to from then on may be tracked */
     bool drops;            /* only the files are wanted in the end */

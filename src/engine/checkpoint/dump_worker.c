@@ -34,7 +34,7 @@ static bool send_report(
     return fd_send(socket, report, sizeof *report, fds, n) == 0;
 }
 
-/* What comes; 0: nothing more will. */
+/* The command received; 0: no more will come. */
 static char receive_command(int socket) {
     char order = 0;
 

@@ -22,7 +22,8 @@
 
 struct flatten_job {
     struct flatten_handle handle;
-    flatten_done done; /* of the caller, who has a reference; NULL: it is the checkpoint's own */
+    flatten_done
+        done; /* of the caller, which has a reference; NULL: the job is the checkpoint's own */
     void *data;
     struct checkpoint *checkpoint; /* a reference for `done` */
     struct profile *profile;

@@ -13,7 +13,7 @@
 
 #define DEMAND_NS 10000000 /* less than this apart is one after the other */
 
-/* What goes wrong the next one will meet and tell. */
+/* Errors are reported by the next fork, which meets them again. */
 static void make_preforked(struct checkpoint *checkpoint, struct profile *profile,
     struct snapshot *base, struct box_config *config) {
     struct box_layers layers;

@@ -88,7 +88,7 @@ struct run_code {
     bool is_cold;   /* and is not, though it is queued or runs */
 };
 
-/* What the request says. */
+/* The request. */
 struct run_request {
     enum run_stdin stdin_kind;
     bool is_detached;
@@ -101,14 +101,14 @@ struct run_request {
 struct run_terminal {
     bool is_wanted;
     int input;                         /* keyboard input of its terminal; -EBADF */
-    const struct client *input_client; /* who gave it */
+    const struct client *input_client; /* the client that opened it */
     struct terminal_input *writer;     /* session: from `input` into the terminal */
 };
 
 /* Descriptors of a command. -EBADF: none, or handed over. */
 struct run_fds {
-    int stdio[3];   /* what the command gets */
-    int streams[2]; /* what the streams are to be copied to, until they are */
+    int stdio[3];   /* the command's */
+    int streams[2]; /* targets of the streams, until copying begins */
     int extra[MAX_RUN_EXTRA];
     unsigned n_extra;
     /* Of a session's command: by the descriptor that it became. Of stdout and stderr: `outputs`. */
@@ -125,7 +125,7 @@ struct run_limits {
 /* The look at the memory of a command with a box of its own: run.c. */
 struct run_watch {
     struct loop_timer timer;
-    int64_t look_ns;          /* what the last look took */
+    int64_t look_ns;          /* the duration of the last look */
     int64_t oom_kills_before; /* of the host */
 };
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a command writes to its streams. */
+/* The output of a command. */
 #ifndef ROLLBOX_ENGINE_COMMAND_OUTPUT_H
 #define ROLLBOX_ENGINE_COMMAND_OUTPUT_H
 
@@ -13,7 +13,7 @@
 struct output;
 struct run;
 
-/* What follows from a command's output, for the owner of the run. Each may end the run. */
+/* Consequences of a command's output, for the owner of the run. Each may end the run. */
 struct output_ops {
     void (*ended)(struct output *output); /* nobody has it open for writing any more */
     void (*overflowed)(struct output *output);
@@ -23,7 +23,7 @@ struct output_ops {
 struct output {
     struct run *run;
     const struct output_ops *ops;
-    struct list streams; /* struct stream: who gets it as it comes */
+    struct list streams; /* struct stream: clients that receive it at once */
     struct loop_source source;
     int fd; /* read end; -EBADF once at its end or never there */
     struct buf head;

@@ -72,7 +72,7 @@ void result_forget(struct engine *engine, const void *operation, size_t length) 
     }
 }
 
-/* `bytes`: what it takes, of memory files, too. */
+/* `bytes`: its memory, that of memory files included. */
 static void keep_result(struct engine *engine, const void *operation, size_t length,
     const struct buf *message, size_t bytes, const int *fds, size_t n_fds) {
     if (buf_failed(message) || !length || bytes > MAX_FINISHED_BYTES ||

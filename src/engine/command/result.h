@@ -38,7 +38,7 @@ int result_hold_reply(struct client *client, uint64_t serial, uint64_t tally);
 uint64_t run_tally_end(struct run *run);
 /* The same for a command that continues, as a shell between two lines. */
 uint64_t run_tally_restart(const struct run *run);
-void result_tally(uint64_t tally,
-    const char *network); /* what the gateway has counted, as JSON: the result is complete */
+void result_tally(
+    uint64_t tally, const char *network); /* the gateway's counts as JSON: the result is complete */
 
 #endif

@@ -192,7 +192,7 @@ static bool take_over(struct stream *stream, const struct output *output) {
     return !buf_failed(&stream->head);
 }
 
-/* The output goes to the result; what is not delivered yet stays. */
+/* The output goes to the result; undelivered output stays. */
 void stream_orphan(struct output *output) {
     list_for_each(node, &output->streams) {
         struct stream *stream = container_of(node, struct stream, node);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Closes a descriptor of a tmpfs which may be the last, without waiting for what that frees. */
+/* Closes a descriptor of a tmpfs. The last one frees the tmpfs, which takes long, so another
+ * process does that. */
 #ifndef ROLLBOX_ENGINE_CORE_DEFERRED_CLOSE_H
 #define ROLLBOX_ENGINE_CORE_DEFERRED_CLOSE_H
 

@@ -9,7 +9,7 @@
  * default; then a call costs one comparison. The log is never a reason to fail: a line that cannot
  * be written is dropped and counted.
  *
- * What a policy or a guest chose (names, arguments) is shown without control characters.
+ * Names and arguments from a policy or a guest are shown without control characters.
  */
 #ifndef ROLLBOX_ENGINE_CORE_LOG_H
 #define ROLLBOX_ENGINE_CORE_LOG_H
@@ -27,7 +27,7 @@ enum log_level {
     LOG_DEBUG, /* each change of state */
 };
 
-/* What an event is about. A member that is NULL or 0 is left out. */
+/* The subject of an event. A member that is NULL or 0 is left out. */
 struct log_about {
     const char *sandbox; /* its name */
     const char *op;      /* an operation's verb */

@@ -79,7 +79,7 @@ static void on_retry(struct loop_timer *timer) {
     sender_flush(container_of(timer, struct sender, retry));
 }
 
-/* Of what else is short than room in the socket no event tells. */
+/* No event tells of other shortages than room in the socket. */
 static void wait_for_room(struct sender *sender, int r, int64_t again_ns) {
     listen_for(sender, r == -EAGAIN || loop_timer_set(sender->loop, &sender->retry,
                                            clock_now_ns() + again_ns, on_retry) < 0);

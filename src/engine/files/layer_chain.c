@@ -39,7 +39,7 @@ int layer_hold(struct layer_hold *hold, struct layer *const *layers, size_t n) {
 int layer_hold_tree(struct layer_hold *hold, const struct snapshot_tree *tree) {
     int r = 0;
 
-    /* What was dropped is there below others. */
+    /* Dropped states may lie below others. */
     list_for_each(at, &tree->snapshots)
         for (const struct snapshot *i = container_of(at, struct snapshot, in_tree); r == 0 && i;
              i = i->lower && !i->lower->tree ? i->lower : NULL)

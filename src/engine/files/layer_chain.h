@@ -91,8 +91,8 @@ size_t snapshot_chain(struct snapshot *snapshot, struct layer **layers,
 void snapshot_usage(
     struct snapshot *snapshot, uint64_t *ret_bytes, uint64_t *ret_entries); /* of its chain */
 
-/* What a box on a snapshot needs of it. 0, -E2BIG or -ENOMEM. */
+/* The layers for a box on a snapshot. 0, -E2BIG or -ENOMEM. */
 int snapshot_box_layers(struct snapshot *snapshot, struct box_layers *ret_layers);
-void box_layers_done(struct box_layers *layers); /* what no box has taken */
+void box_layers_done(struct box_layers *layers); /* those that no box has taken */
 
 #endif

@@ -40,7 +40,7 @@ static void fail_memory(struct op *op) {
     op_fail(op, &error);
 }
 
-/* What the engine knows of op->to; NULL: out of memory. */
+/* The engine's facts of op->to; NULL: out of memory. */
 static json_t *describe_snapshot(const struct op *op) {
     const struct checkpoint *checkpoint = op->to->checkpoint;
     auto_buf struct buf text = BUF_INIT;

@@ -95,7 +95,7 @@ void hibernate_enter_profile(struct session *session) {
     session->engine->files.used--;
 }
 
-/* A descriptor of rollbox-store's, and what is known of what it leads to. */
+/* A descriptor of rollbox-store's, and the known facts of its file. */
 json_t *hibernate_describe_part(size_t number, const struct backing_ref *backing_ref, bool same) {
     int fd = (int)(STORE_JOB_FIRST_FD + number);
 
@@ -129,7 +129,7 @@ static int before_restore(struct session *session, struct rollbox_error *error) 
     return 0;
 }
 
-/* What was written for nobody. */
+/* Removes files of a hibernation that was cancelled. */
 void hibernate_abandoned(struct engine *engine, const char *id) {
     auto_close int store = -EBADF;
 

@@ -21,20 +21,20 @@ struct snapshot;
 struct op;
 struct wire_message;
 
-/* What the engine keeps of a session that sleeps. */
+/* The engine's data of a session that hibernates. */
 struct hibernated {
     char id[HIBERNATED_ID_LENGTH + 1]; /* of asleep/ID in the store */
     int lock;                          /* its record.json, which nobody else has */
     uint64_t disk_bytes,
         memory_bytes;       /* in the store, all of it; of that, what processes had in memory */
-    uint64_t written_bytes; /* what was not there already, from the sleep before */
+    uint64_t written_bytes; /* of these, new in this hibernation */
     unsigned processes;
     char snapshot[32]; /* the state that users know of, on which it stood */
 };
 
 void hibernate_on_timer(struct loop_timer *timer); /* hibernate_timer.c */
 
-/* What goes to the store, in the order in which the record names them. */
+/* The layers and images for the store, in the order of the record. */
 struct hibernate_parts {
     struct layer **layers;
     struct checkpoint **checkpoints;
@@ -64,7 +64,7 @@ int hibernate_family(struct engine *engine, const json_t *record, struct layer *
 /* What a session is beside its states, into one that was just made. */
 void hibernate_settle(struct session *session, const json_t *record);
 
-/* What a record says of its layer `i`. */
+/* The record's entry of its layer `i`. */
 void hibernate_layer_size(
     const json_t *record, size_t i, uint64_t *ret_bytes, uint64_t *ret_entries);
 
@@ -113,7 +113,7 @@ int hibernate_find_session(struct engine *engine, const char *name, struct sessi
 
 struct wake_op {
     json_t *whole;          /* as the store has it */
-    json_t *record;         /* what is ours of that; borrowed */
+    json_t *record;         /* the engine's part of it; borrowed */
     struct filling *layers; /* op_wake.c */
     size_t n_layers, n_asked, n_made, n_images;
     struct hibernated *sleep; /* while it is restored: back to that if it fails */

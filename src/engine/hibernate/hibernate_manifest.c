@@ -80,7 +80,7 @@ static ssize_t bytes_of(const json_t *value, void *to, size_t most) {
     return (ssize_t)n;
 }
 
-/* For free(); NULL for null, and for what is none. */
+/* A text for free(); NULL for null and for other types. */
 static char *text_of(const json_t *value) {
     size_t most = json_string_length(value) / 2;
     char *text = json_is_string(value) ? malloc(most + 1) : NULL;
@@ -242,7 +242,7 @@ static json_t *live_row(const struct checkpoint *checkpoint) {
         "terminals", terminals);
 }
 
-/* How a command ended, and what it wrote if there is `*room` for that. */
+/* The end of a command, with its output if there is `*room` for that. */
 static json_t *ended_row(const struct session *session, const struct ended *ended, size_t *room) {
     const size_t prefix = sizeof session->number;
     struct buf streams[2] = { BUF_INIT, BUF_INIT };
@@ -487,7 +487,7 @@ static int read_live(
     return 0;
 }
 
-/* What an index names, below `n`; NULL for null. */
+/* The entry of an index below `n`; NULL for null. */
 static void *item_of(
     const json_t *row, const char *key, void *const *list, size_t n, bool *is_bad) {
     const json_t *value = json_object_get(row, key);
@@ -561,7 +561,7 @@ static int read_node(struct snapshot_tree *tree, const json_t *row, struct build
     return 0;
 }
 
-/* Those that users dropped are there for what lies on them. */
+/* Dropped states are there because others lie on them. */
 static void hide_snapshot(struct snapshot *snapshot) {
     list_remove(&snapshot->in_tree);
     snapshot->tree = NULL;
@@ -782,7 +782,7 @@ const char *hibernate_visible_snapshot(const json_t *record) {
     return id_of(snapshots, visible_ancestor(snapshots, get_number(record, "at")));
 }
 
-/* What a state names of a list of the record; NULL: nothing. */
+/* The entry of a list of the record that a state names; NULL: none. */
 static const json_t *find_named(
     const json_t *record, const char *list, const json_t *node, const char *key) {
     const json_t *index = json_object_get(node, key);

@@ -68,7 +68,7 @@ static json_t *layers_of(const struct hibernate_parts *parts) {
     return list;
 }
 
-/* What was captured since it was woken has much of what it was woken with. */
+/* Images dumped since the sandbox was woken share many pages with the stored image. */
 static json_t *images_of(const struct hibernate_parts *parts, const struct session *session) {
     json_t *list = json_array();
 

@@ -33,7 +33,7 @@
 #include "store/fingerprint.h"
 #include "store/hibernated_check.h"
 
-#define IMAGE_BESIDES (64ull << 20) /* what an image has besides memory */
+#define IMAGE_BESIDES (64ull << 20) /* bytes of an image besides memory */
 #define LAYER_SLACK 16    /* as a part: files take up a little more or less in another tmpfs */
 #define LAYERS_AT_ONCE 64 /* that a launcher is asked for: the room in its socket is limited */
 
@@ -131,7 +131,7 @@ static void fail_wake(struct op *op, const struct rollbox_error *error) {
     op_fail(op, error);
 }
 
-/* What was kept for it is asked for again. */
+/* Requests that were kept for it are handled now. */
 static void take_up(struct op *op) {
     struct wire_message *deferred = TAKE_PTR(op->wake.deferred);
     struct client *client = op->reply.client;
@@ -210,7 +210,7 @@ static int open_images(struct op *op, struct rollbox_error *error) {
     return r;
 }
 
-/* What was made of it says so. */
+/* The new layer or image remembers where it came from. */
 static int name_origins(struct op *op, struct rollbox_error *error) {
     struct wake_op *wake_op = op->wake.progress;
 

@@ -168,7 +168,7 @@ static int listen_on(struct engine *engine, const char *path) {
         return serve_complain(
             path, "the path of the socket is too long for the kernel (107 bytes)");
     memcpy(address.sun_path, path, strlen(path) + 1);
-    /* No client would speak to us there. What is in the place of the socket is looked at below. */
+    /* No client would connect there. The file in the socket's place is checked below. */
     auto_free char *directory = strdup(path);
     if (!directory || !strrchr(directory, '/'))
         directory = (free(directory), strdup("."));

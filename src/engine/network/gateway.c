@@ -45,7 +45,7 @@ struct tally {
     bool is_incomplete; /* a gateway that died knew the rest */
 };
 
-/* The way out of a box: its sockets, and what the gateway knows of it. */
+/* A box as the gateway knows it, with the sockets of its connections. */
 struct gateway_box {
     struct gateway *gateway;
     struct list node;            /* gateway->boxes, once it is registered */

@@ -68,7 +68,7 @@ bool gateway_activity_is_quiet(const struct gateway_activity *activity, int slot
         return false;
     for (size_t i = 0; i < n_fds; i++)
         sockets[i] = (struct pollfd){ .fd = fds[i], .events = POLLIN };
-    /* The sockets first: what the gateway has taken from them it has counted before. */
+    /* The sockets first: the gateway counts a connection before it takes it from them. */
     if (poll(sockets, n_fds, 0) != 0)
         return false;
     return atomic_load(&activity->slots[slot].turns) == turns &&

@@ -190,7 +190,7 @@ static bool is_describe(const struct op *op) {
     return op->verb == VERB_SHOW || op->verb == VERB_VERIFY;
 }
 
-/* What is to be compared: what `to` shows with what `from` shows. */
+/* The two trees to compare: the files of `to` and those of `from`. */
 static int split_layers(const struct op *op, struct layer **layers, struct parts *ret_parts,
     struct rollbox_error *error) {
     const struct session *session = op->session;
@@ -199,7 +199,7 @@ static int split_layers(const struct op *op, struct layer **layers, struct parts
                                 ? snapshot_nearest_visible(op->to->parent)
                                 : NULL;
 
-    /* What was committed is on the host now, and no conflict. */
+    /* Committed files are on the host now, and are no conflict. */
     if (op->verb == VERB_COMMIT && session->files.committed &&
         !strcmp(session->files.committed_path ? session->files.committed_path : "",
             op->commit.path ? op->commit.path : ""))

@@ -382,7 +382,7 @@ static bool runs_something(const struct session *session) {
 void op_take_snapshot(struct op *op) {
     struct session *session = op->session;
 
-    /* What was started before is part of it. */
+    /* Commands that were started before are part of it. */
     if (!op->request.drops && op->take.follows_commands &&
         !list_empty(&session->commands.waiting)) {
         op->take.follows_commands = false;

@@ -84,7 +84,7 @@ static int look_up(const char *path, bool mere_name, struct plan_host_path *foun
     const char *resolved = path;
     struct stat st;
 
-    /* Most of what is denied by default is nowhere; asking costs less than opening. */
+    /* Most paths denied by default do not exist; access() costs less than open(). */
     if (mere_name && faccessat(AT_FDCWD, path, F_OK, AT_SYMLINK_NOFOLLOW) < 0 && errno == ENOENT) {
         found->error = ENOENT;
         return 0;
@@ -256,7 +256,7 @@ static int find_masked(struct host *host) {
     return 0;
 }
 
-/* For isolation process: what lies beside something denied. */
+/* For isolation process: the entries beside a denied path. */
 static int list_directory(void *data, const char *path, struct expand_entries *to) {
     DIR *directory = opendir(path);
     struct dirent *entry;
@@ -421,7 +421,7 @@ struct path_identity {
     int error;
 };
 
-/* Not that of anything: a base to which no commit goes. */
+/* No valid digest: a base to which no commit goes. */
 static const struct identity nothing = { UINT64_MAX, 0, 0 };
 
 static void look_at(struct path_identity *path_identity) {
@@ -617,7 +617,7 @@ static json_t *this_boot(void) {
                                     : json_stringn(id.data, strcspn(id.data, "\n"));
 }
 
-/* Only of what can be committed to. */
+/* Only of places that a commit can write to. */
 json_t *path_identities_record(const struct path_identities *path_identities) {
     json_t *bases = json_array();
 

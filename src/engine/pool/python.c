@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a Python interpreter that the policy names (`python`) needs of the host.
+ * The host's files that an interpreter of the policy (`python`) needs.
  *
  * A Python finds its modules by its own place: beside itself (an installation, a conda environment,
  * pyenv's), or where a pyvenv.cfg above it says (a virtual environment, which uses the standard

@@ -94,7 +94,7 @@ struct interpreter {
     struct buf said;
     struct interpreter_dump dump;
     int image;
-    int touches; /* what it touches at the least, once that is known */
+    int touches; /* the lowest number of its touches, once that is known */
     struct loop_timer deadline;
     uint64_t n_restored, n_cold;
     unsigned anew_in_a_row;
@@ -207,7 +207,7 @@ static void on_deadline(struct loop_timer *timer) {
 
 /* ---- capturing ---- */
 
-/* In a child of the engine that has the image and what it writes to. */
+/* In a child of the engine that has the image and the results' file. */
 _Noreturn static void dump_interpreter(
     pid_t init, pid_t pid, int still, int image, int touches, int problem) {
     struct dump_options options = { .init = init,

@@ -23,7 +23,7 @@ struct profile *interpreter_profile(
     struct profile *base); /* in which a run of code is to be started: that one, or one that has the
                               interpreter ready */
 int interpreter_code(
-    const struct buf *request); /* what the interpreter reads, as a memory file; or -errno */
+    const struct buf *request); /* the interpreter's input as a memory file; or -errno */
 bool interpreter_is_fixed(
     const struct profile *profile); /* code is always run by it, also after a cold start: its
                                        surroundings must be the same */

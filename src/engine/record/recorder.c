@@ -77,7 +77,8 @@ static bool is_step(const struct buf *message) {
     return ((const struct wire_header *)(const void *)message->data)->type == RECORD_STEP;
 }
 
-/* What it has not told yet is not told either: a record has no gaps. That it was begun is. */
+/* Steps that are still unsent are dropped, too, so that a record has no gaps. Its beginning is
+ * kept. */
 static void give_up(
     struct recorder *recorder, struct record *record, int error_number, const char *message) {
     recorder_fail(record, error_number, message);

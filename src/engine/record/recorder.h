@@ -59,7 +59,7 @@ struct record {
 
 int recorder_start(struct engine *engine, struct rollbox_error *error);
 void recorder_post(struct record *record, struct buf *message, const int *fds, size_t n_fds,
-    uint64_t bytes); /* bytes: of what the descriptors hold on to */
+    uint64_t bytes); /* bytes: of the files behind the descriptors */
 void recorder_leave(struct recorder
         *recorder); /* it continues alone; it gets the remaining steps now, if it takes them soon */
 void recorder_fail(struct record *record, int error_number,

@@ -156,7 +156,8 @@ struct client *admission_next(struct engine *engine) {
     return best;
 }
 
-/* It has been given that much: those who had less, and no room, were passed. */
+/* It has been given that much memory: clients that had less, and found no room, were passed over.
+ */
 static void note_passed(struct engine *engine, const struct client *served, uint64_t memory) {
     list_for_each(node, &engine->runs.turns) {
         struct client *client = container_of(node, struct client, in_turns);

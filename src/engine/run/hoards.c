@@ -83,7 +83,7 @@ static int by_box(const void *a, const void *b) {
     return (one->box > other->box) - (one->box < other->box);
 }
 
-/* What was found out about it, if it is the same yet. The looks are sorted. */
+/* The last look at the box, if it is still the same box. The looks are sorted. */
 static struct look *look_of(const struct hoards *hoards, const struct box *box) {
     const struct look key = { .box = box };
     struct look *look = bsearch(&key, hoards->looks, hoards->n_looks, sizeof key, by_box);

@@ -241,7 +241,7 @@ static void note_memory(struct run *run, uint64_t memory) {
         MAX(run->end.peak_memory, MIN(memory, run->profile->policy->max_memory_bytes));
 }
 
-/* Before a kill: what the dead cannot be asked any more. */
+/* Before a kill: reads usage that cannot be read from dead processes. */
 static void note_usage(struct run *run) {
     uint64_t memory, cpu;
     uint32_t processes;

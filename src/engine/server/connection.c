@@ -2,7 +2,7 @@
 /*
  * Clients: the engine's protocol (protocol.h) over their connections.
  *
- * Nothing here blocks: what does not fit into a client's socket waits in a list of its own. A
+ * Nothing here blocks: data that does not fit into a client's socket waits in the client's list. A
  * message that makes no sense ends the connection it came on, and nothing else.
  */
 #include <errno.h>
@@ -35,7 +35,7 @@
 
 #define PAUSES_AT (8u << 20) /* bytes of unread answers with which a client is not read from */
 #define MAX_REQUESTS 65536u  /* that are not answered yet */
-#define MAX_OTHER_REQUEST (16u << 20) /* bytes, of what is no command */
+#define MAX_OTHER_REQUEST (16u << 20) /* bytes, of any other request than a command */
 #define CLIENTS_SHARE 8u /* of the limit of open files, the part that connections may be */
 #define CLIENTS_LEAST 64u
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the engine is in the middle of: for `rollbox debug dump`, when something is stuck.
+ * The engine's unfinished work, for `rollbox debug dump` of a stuck engine.
  *
  * Each sandbox that has operations, commands or a box under way is listed with what it waits for
  * and since when. Nothing is asked of the kernel and nothing is changed.

@@ -105,7 +105,7 @@ static int parse_exec_field(struct run *run, const struct wire_field *field, str
     }
 }
 
-/* What the image is for: its entry point and command. How many arguments that is. */
+/* Adds the image's entry point and command. Returns their number of arguments. */
 static size_t add_image_command(struct run *run) {
     const struct image *image = run->profile->image;
     size_t n = 0;

@@ -6,7 +6,7 @@
 struct checkpoint;
 struct session;
 
-/* Before a dump: what the image calls the commands, pipes and terminals. `masters`, of
+/* Before a dump: the image's names of the commands, pipes and terminals. `masters`, of
  * DUMP_WORKER_MAX_TERMINALS, are the terminals', borrowed. 0, -ENOMEM or -E2BIG. */
 int dump_commands_note(const struct session *session, struct checkpoint *checkpoint, int *masters);
 

@@ -29,7 +29,8 @@ bool exec_may_send(const struct session *session);
 /* To init, in the session's box; of session_schedule alone. `ready`: 0, or why there is no box.
  * False: some wait still. */
 bool exec_send_waiting(struct session *session, int ready, struct rollbox_error *error);
-void exec_tell_again(struct session *session); /* what init had no room for */
+void exec_tell_again(
+    struct session *session); /* sends messages for which init's socket had no room */
 
 /* There is no init any more that would tell the end of a command. It fails, unless its outcome is
  * known. */

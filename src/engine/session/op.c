@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Operations: what is the same for all of them (op.h has the model).
+ * The common part of all operations (op.h has the model).
  *
  * op_event checks an event against the wait (op_state.h) and hands it to the class of the verb. An
  * operation that the engine has lost track of is ended with its sandbox, from the loop.

@@ -10,7 +10,7 @@
 
 _Static_assert(OP_N_WAITS <= 32, "a set of waits is a 32-bit mask");
 
-/* The state of the sandbox is taken, and what the operation does with it comes next. */
+/* The snapshot is taken, and the operation's own steps come next. */
 #define USE_OF_SNAPSHOT (IN(CHILDREN) | IN(STORE_JOB))
 #define AFTER_SNAPSHOT (IN(SIZE) | IN(COMPACTION) | USE_OF_SNAPSHOT)
 

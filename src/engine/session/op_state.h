@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The states of an operation: what it waits for, and which events it takes then.
+ * The waits of an operation, and the events that each of them takes.
  *
  * An operation (struct op) takes several steps. Between two of them it waits for exactly one thing,
  * its `enum op_wait`. An event ends the wait, and the step that follows begins the next wait or
@@ -8,7 +8,7 @@
  * in each wait. This file depends on nothing, so that a test can go through both tables without a
  * sandbox.
  *
- * The way of an operation that takes a snapshot of what runs:
+ * The waits of an operation that takes a snapshot of running processes:
  *
  *     QUEUED > STARTED > INIT_ACK > DUMP > COPY > (IMAGE) > (SIZE) > (COMPACTION) > ... > DONE
  *

@@ -56,8 +56,8 @@ struct auto_snapshot {
 
 enum session_state { SESSION_NEW, SESSION_LIVE, SESSION_PAUSED, SESSION_CLOSING };
 
-/* A pipe out of the sandbox that a command had which is over: what it left running may have it
- * still. */
+/* A pipe out of the sandbox of a command that is over. Processes that the command left running may
+ * still have it. */
 struct orphan_pipe {
     uint64_t inode;
     bool is_written;
@@ -67,7 +67,7 @@ struct orphan_pipe {
 struct session_files {
     struct snapshot *base;      /* the box stands, or will stand, on it; a reference */
     struct snapshot *at;        /* the last state taken: the parent of the next one; a reference */
-    struct snapshot *committed; /* what the host has since the last COMMIT; a reference, or NULL */
+    struct snapshot *committed; /* the state of the last COMMIT; a reference, or NULL */
     char *committed_path;       /* of that; NULL: everything */
     struct snapshot_tree *tree;
     bool dirty; /* files may have changed since `at` */
@@ -208,7 +208,7 @@ void session_broken(struct session *session); /* a process of it could not resum
 enum oom_cause session_oom_cause(
     struct session *session); /* since this was asked last, by its group */
 void session_oom_forget(
-    struct session *session); /* what it has counted until now is the cause of no later end */
+    struct session *session); /* OOM kills until now are the cause of no later end */
 void session_forget_client(struct client *client);
 void session_close(struct session *session); /* and frees */
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The box of a session: how it is made, what init reports, its limits, its end.
+ * The box of a session: its creation, init's reports, its limits, its end.
  *
  * A box is made for the first command or operation that needs one, and whenever the session stands
  * on other files. If init is killed from outside, the engine still holds the files of its box, and

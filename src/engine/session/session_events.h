@@ -26,7 +26,7 @@ struct session_observer;
 
 enum observer_answer { OBSERVER_CONTINUE, OBSERVER_WAIT };
 
-/* What an observer wants from clients, which know what they do with a sandbox's files. */
+/* An observer's requests to clients, which know what they do with a sandbox's files. */
 enum observer_want {
     OBSERVER_WANTS_NOTES = 1,          /* a note of each file transfer */
     OBSERVER_WANTS_SNAPSHOT_FILES = 2, /* a note of the files that a snapshot has changed */

@@ -276,7 +276,7 @@ static void end_inconsistent(struct session *session) {
     session_close(session);
 }
 
-/* What an operation found out while it must not end the session under its caller. */
+/* Ends the session for an operation that could not do so under its caller. */
 static void end_if_due(struct session *session) {
     const enum session_end end = session->queue.end;
 

@@ -382,7 +382,7 @@ struct snapshot *snapshot_nearest_visible(struct snapshot *snapshot) {
 }
 
 /* A guest that rewrites its files from call to call must not fill the memory with old versions.
- * What others lie on stays with them. */
+ * States under kept ones stay. */
 void snapshot_tree_gc(struct snapshot_tree *tree) {
     struct list *next;
 

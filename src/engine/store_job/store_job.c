@@ -250,7 +250,7 @@ void store_job_forget(const struct engine *engine) {
     (void)start_alone(engine, argv);
 }
 
-/* What it cannot remove, the next commit there does. */
+/* The next commit there removes the rest. */
 pid_t store_job_sweep(const struct engine *engine, const char *path) {
     char *argv[] = { (char *)"rollbox-store", (char *)"sweep", (char *)path, NULL };
 

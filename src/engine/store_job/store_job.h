@@ -40,7 +40,7 @@ struct store_job_request {
     int *take_fds;        /* from STORE_JOB_FIRST_FD on */
     size_t n_fds;
     int error_number; /* of a descriptor that could not be opened; 0: all were */
-    /* Killing it would leave half of what it writes, so it may finish when nobody waits. */
+    /* A kill would leave half-written files, so the job may finish without a client. */
     bool finishes_alone;
     const struct store_job_user *user;
     void *data;

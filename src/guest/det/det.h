@@ -40,7 +40,7 @@ static inline bool determinism_wanted(const struct plan *plan) {
     return plan->flags & (PLAN_SEED | PLAN_CLOCK);
 }
 
-/* In the launcher, once: what is the same in all its sandboxes. */
+/* In the launcher, once: the common state of all its sandboxes. */
 void dispatch_prepare(const struct plan *plan);
 /* In init, before the child is made; 0 or -errno. */
 int dispatch_begin(const struct plan *plan, struct determinism_start *start);

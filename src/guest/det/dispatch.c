@@ -528,7 +528,7 @@ void dispatch_end(const struct determinism_start *start, const int *streams) {
     vtime_started(start->listener, streams);
 }
 
-/* ---- snapshots of what runs (quiesce.c) ---- */
+/* ---- snapshots of running processes (quiesce.c) ---- */
 
 void dispatch_tell(const struct plan *plan, struct image_determinism *to) {
     to->flags = plan->flags & PLAN_VIRTUAL ? IMAGE_VIRTUAL : 0;

@@ -725,8 +725,8 @@ static bool is_of_proc_itself(const struct uapi_statx *file) {
     return is_proc_root(file) || (device_of(file) == proc_device && file->inode >= PROC_NO_PROCESS);
 }
 
-/* Converts the stamps to what the guest sees. False: no change. `may_be_new`: the file may have
- * changed since the clock started. */
+/* Converts the stamps to those that the guest sees. False: no change. `may_be_new`: the file may
+ * have changed since the clock started. */
 static bool report_times(int fd, struct uapi_statx *file, bool may_be_new) {
     bool kernels[N_STAMPS], any = is_templates(file) || is_of_proc_itself(file), own = is_own(file),
                             touched = ns_of(&file->changed) >= born_ns;

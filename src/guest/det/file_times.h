@@ -26,7 +26,7 @@ void file_times_find_mounts(const struct plan *plan);
 int file_times_begin(const struct plan *plan, int64_t ahead_ns, int64_t before_ns);
 /* False: the call is not about stamps, or passes to the kernel. */
 bool file_times_answer(const struct plan *plan, int listener, const struct seccomp_notif *question);
-/* What a stamp alone shows. */
+/* The facts that a stamp alone shows. */
 struct stamps_bounds {
     int64_t since_s; /* older stamps are not from the sandbox */
     int64_t born_s;  /* files on this device (encoding of stat(2)): a stamp that is not older, and

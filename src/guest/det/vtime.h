@@ -249,7 +249,7 @@ void idle_stand(void); /* the time from now to the next check cannot be lost by 
 bool idle_runs(pid_t thread);
 /* Is the process dead, collected or not? */
 bool idle_has_ended(pid_t process);
-/* What the threads of the last idle_look() wait for. */
+/* The waits of the threads at the last idle_look(). */
 enum idle_waits {
     IDLE_WAITS_CALL = 1,
     IDLE_WAITS_LOCK = 2

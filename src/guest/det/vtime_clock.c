@@ -196,7 +196,7 @@ long vtime_give(int listener, const struct seccomp_notif_addfd *give) {
         (uint64_t)(uintptr_t)give, 0, GIVE_LIMIT_US);
 }
 
-/* ---- snapshots of what runs (quiesce.c) ---- */
+/* ---- snapshots of running processes (quiesce.c) ---- */
 
 _Static_assert(IMAGE_NEVER == VIRTUAL_NEVER, "the end of the clock is the same in images");
 

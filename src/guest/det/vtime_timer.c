@@ -648,7 +648,7 @@ void timer_executed(pid_t pid) {
             release_timer(&timers[i]);
 }
 
-/* ---- snapshots of what runs (quiesce.c) ---- */
+/* ---- snapshots of running processes (quiesce.c) ---- */
 
 _Static_assert(MAX_TIMERS == IMAGE_MAX_ALARMS && (int)INTERVAL == IMAGE_ALARM_INTERVAL &&
                    (int)POSIX == IMAGE_ALARM_POSIX && (int)DESCRIPTOR == IMAGE_ALARM_DESCRIPTOR,

@@ -943,7 +943,7 @@ void vtime_release(void) {
     await_cut();
 }
 
-/* ---- snapshots of what runs (quiesce.c) ---- */
+/* ---- snapshots of running processes (quiesce.c) ---- */
 
 void wait_give_back(pid_t thread) {
     for (size_t i = n_waits; i-- > 0;)
