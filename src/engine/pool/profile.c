@@ -37,8 +37,9 @@
 #define MAX_WARM 64
 #define MAX_SECRETS (1u << 20) /* bytes, of a policy */
 #define MAX_PROGRAMS 8192
-#define MAX_PROGRAM_BYTES (64u << 20) /* of their texts together; the plans take a few times that  \
-                                       */
+#define MAX_PROGRAM_BYTES                                                                          \
+    (64u << 20) /* of their texts together; the plans take a few times that                        \
+                 */
 
 static void trim_slots(struct profile *profile, unsigned keep) {
     list_for_each(node, &profile->slots)
