@@ -38,7 +38,7 @@ ADVICE = {
     "INVALID_ARGUMENT": "Correct the call; the message names the argument and its allowed values.",
     "POLICY_INVALID": "Correct the policy. `rollbox policy check FILE` lists the same problems.",
     "PATH_NOT_FOUND": "Correct the path, or make the file first. rollbox looks it up when a client prepares the policy.",
-    "PATH_DENIED": "Grant only paths that the user who runs rollbox may use; a sandbox never has more rights than its owner.",
+    "PATH_DENIED": "Grant only paths that the user who runs rollbox may use; a sandbox never has more rights than its owner. A registry that refuses the credentials of `rollbox image pull` or `push` is this error, too: log in, or give `--authfile`.",
     "FEATURE_MISSING": "`rollbox doctor` shows which feature is missing and how to enable it. rollbox never continues with less isolation than the policy asks for.",
     "COMMAND_NOT_FOUND": "Look at `argv[0]`, at `PATH` inside the sandbox, and at whether `fs_readable` grants the program's directory.",
     "NOT_EXECUTABLE": "Set the execute bit, or check the interpreter in the `#!` line and the program's architecture.",

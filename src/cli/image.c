@@ -9,6 +9,8 @@ int cmd_image(const struct options *options) {
         return cli_become_store(options, "import-snapshot");
     case COMMAND_IMAGE_IMPORT:
         return cli_become_store(options, "import");
+    case COMMAND_IMAGE_PULL:
+        return cli_become_store(options, "pull");
     case COMMAND_IMAGE_LS:
         return cli_become_store(options, "ls");
     case COMMAND_IMAGE_RM:

@@ -261,6 +261,15 @@ static const struct command commands[] = {
         "Example: docker save python:3.12 -o python.tar; rollbox image import --name python:3.12 "
         "python.tar\n",
         COMMAND_IMAGE_IMPORT, 1, 1, cmd_image, 0 },
+    { "image pull", "REFERENCE",
+        "pull an image into the store: from a registry, a layout or an archive",
+        "REFERENCE is docker://HOST/NAME:TAG, NAME:TAG or NAME@sha256:DIGEST, of a registry; "
+        "oci:DIRECTORY[:TAG], oci-archive:FILE[:TAG] or docker-archive:FILE[:NAME]. Registries "
+        "need skopeo, whose configuration of mirrors, credentials and proxies applies. Only "
+        "layers that the store does not have are fetched, also after a pull that was interrupted.\n"
+        "Example: rollbox image pull python:3.12-slim && rollbox run --image python:3.12-slim -- "
+        "python3 -V\n",
+        COMMAND_IMAGE_PULL, 1, 1, cmd_image, 0 },
     { "image ls", "", "list the images and snapshots of the store", NULL, COMMAND_IMAGE_LS, 0, 0,
         cmd_image, 0 },
     { "image rm", "NAME",

@@ -38,8 +38,10 @@
     (COMMAND_ENGINE_START | COMMAND_ENGINE_STATUS | COMMAND_ENGINE_STOP | COMMAND_DEBUG_DUMP |     \
         SESSION_COMMANDS)
 #define IMPORT_COMMANDS (COMMAND_IMAGE_IMPORT | COMMAND_IMPORT)
+#define UNPACK_COMMANDS (IMPORT_COMMANDS | COMMAND_IMAGE_PULL)
+#define REGISTRY_COMMANDS COMMAND_IMAGE_PULL
 #define STORE_COMMANDS                                                                             \
-    (IMPORT_COMMANDS | COMMAND_IMAGE_LS | COMMAND_IMAGE_RM | COMMAND_IMAGE_SHOW |                  \
+    (UNPACK_COMMANDS | COMMAND_IMAGE_LS | COMMAND_IMAGE_RM | COMMAND_IMAGE_SHOW |                  \
         COMMAND_STORE_PATH | COMMAND_STORE_GC | COMMAND_STORE_FSCK | COMMAND_STORE_DF)
 /* All commands except those whose output is a text for a person or a shell. */
 #define JSON_COMMANDS (EVERY_COMMAND & ~(COMMAND_COMPLETION | COMMAND_HELP))
@@ -91,8 +93,9 @@ const struct option option_table[] = {
     { OPTION_RETRIES, 0, "retries", "N", OPTION_COUNT, COMMAND_BATCH, NULL,
         "how often a job is tried again after an infrastructure error (default 2)" },
     { OPTION_NO_PROGRESS, 0, "no-progress", NULL, OPTION_FLAG,
-        COMMAND_BATCH | COMMAND_CP | COMMAND_IMAGE_IMPORT | COMMAND_REPLAY | COMMAND_VERIFY, NULL,
-        "no progress bar on a terminal" },
+        COMMAND_BATCH | COMMAND_CP | COMMAND_IMAGE_IMPORT | COMMAND_IMAGE_PULL | COMMAND_REPLAY |
+            COMMAND_VERIFY,
+        NULL, "no progress bar on a terminal" },
     { OPTION_BACKGROUND, 'b', "background", NULL, OPTION_FLAG, COMMAND_ENGINE_START, NULL,
         "start it in the background and return when it answers" },
     { OPTION_LOG, 0, "log", "FILE", OPTION_TEXT, COMMAND_ENGINE_START, NULL,
@@ -174,15 +177,32 @@ const struct option option_table[] = {
         "even if the host's files were changed meanwhile" },
     { OPTION_STORE_NAME, 0, "name", "NAME", OPTION_TEXT, IMPORT_COMMANDS, NULL,
         "its name (required): A-Z a-z 0-9 . _ : @ / + -" },
+    { OPTION_STORE_NAME, 0, "name", "NAME", OPTION_TEXT, COMMAND_IMAGE_PULL, NULL,
+        "its name in the store (default: the reference without docker://)" },
+    { OPTION_PLATFORM, 0, "platform", "OS/ARCHITECTURE[/VARIANT]", OPTION_TEXT,
+        COMMAND_IMAGE_PULL | COMMAND_IMAGE_IMPORT, NULL,
+        "for another machine than this one, such as linux/arm64" },
+    { OPTION_INSECURE, 0, "insecure", NULL, OPTION_FLAG, REGISTRY_COMMANDS, NULL,
+        "a registry without TLS, or with a certificate that nobody signed (always so for one on "
+        "127.0.0.1 or localhost)" },
+    { OPTION_AUTHFILE, 0, "authfile", "FILE", OPTION_FILE, REGISTRY_COMMANDS, NULL,
+        "credentials, as docker login and skopeo login write them (default: where those do)" },
+    { OPTION_CREDS, 0, "creds", "FILE", OPTION_FILE, REGISTRY_COMMANDS, NULL,
+        "a file with USER:PASSWORD; - is standard input" },
+    { OPTION_STALL, 0, "stall", "SECONDS", OPTION_COUNT, REGISTRY_COMMANDS, NULL,
+        "give up when nothing has arrived for so long (default 60)" },
+    { OPTION_MISSING, 0, "missing", NULL, OPTION_FLAG, COMMAND_IMAGE_PULL, NULL,
+        "do nothing if the store has an image of this name" },
     { OPTION_ARCHIVE_TAG, 0, "tag-of-archive", "TAG", OPTION_TEXT, COMMAND_IMAGE_IMPORT, NULL,
         "which image, if the archive has several" },
-    { OPTION_MAX_ENTRIES, 0, "max-entries", "N", OPTION_COUNT, IMPORT_COMMANDS, NULL,
+    { OPTION_MAX_ENTRIES, 0, "max-entries", "N", OPTION_COUNT, UNPACK_COMMANDS, NULL,
         "refuse more files and directories than N (default 2000000)" },
-    { OPTION_MAX_BYTES, 0, "max-bytes", "N", OPTION_COUNT, IMPORT_COMMANDS, NULL,
+    { OPTION_MAX_BYTES, 0, "max-bytes", "N", OPTION_COUNT, UNPACK_COMMANDS, NULL,
         "refuse an image that unpacks to more bytes (default 64 GiB)" },
-    { OPTION_MAX_DEPTH, 0, "max-depth", "N", OPTION_COUNT, IMPORT_COMMANDS, NULL,
+    { OPTION_MAX_DEPTH, 0, "max-depth", "N", OPTION_COUNT, UNPACK_COMMANDS, NULL,
         "refuse deeper trees (default 1000)" },
-    { OPTION_MAX_RATIO, 0, "max-ratio", "N", OPTION_COUNT, COMMAND_IMAGE_IMPORT, NULL,
+    { OPTION_MAX_RATIO, 0, "max-ratio", "N", OPTION_COUNT,
+        COMMAND_IMAGE_IMPORT | COMMAND_IMAGE_PULL, NULL,
         "refuse layers that unpack to more than N times their size (default 500)" },
     { OPTION_TEMPLATE, 0, "template", "NAME", OPTION_TEXT, COMMAND_RUN, NULL,
         "run python3 -c CODE, or python3 FILE, in a fork of this template (rollbox template "
@@ -209,7 +229,9 @@ const struct option option_table[] = {
     { OPTION_DENIED, 0, "denied", "PATH", OPTION_PATH, POLICY_COMMANDS, "fs_denied",
         "hide PATH, even inside a granted directory" },
     { OPTION_IMAGE, 0, "image", "NAME", OPTION_TEXT, POLICY_COMMANDS, "image",
-        "an image of the store as root file system (rollbox image ls lists them)" },
+        "an image of the store as root file system (rollbox image ls lists them); "
+        "docker://REFERENCE "
+        "is pulled if the store does not have it" },
     { OPTION_MEMORY, 0, "memory", "SIZE", OPTION_SIZE, POLICY_COMMANDS, "max_memory",
         "memory of the whole sandbox, such as 256M (default 512M)" },
     { OPTION_PROCESSES, 0, "processes", "N", OPTION_COUNT, POLICY_COMMANDS, "max_processes",

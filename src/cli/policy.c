@@ -20,6 +20,7 @@
 #include "cli/cli.h"
 #include "cli/network_options.h"
 #include "cli/outcome.h"
+#include "cli/store_program.h"
 #include "policy/policy.h"
 
 #define FILE_LIMIT (16u << 20)
@@ -217,6 +218,20 @@ static int tell_invalid(const struct options *options, const char *file, const c
     return CLI_EXIT_ERROR;
 }
 
+/* An image that --image names by where it is becomes one of the store. */
+static int pull_image(const struct options *options, json_t *policy) {
+    const char *image = options_text(options, OPTION_IMAGE), *name = NULL;
+
+    if (!store_program_is_reference(image))
+        return 0;
+    int status = store_program_pull(options, image, &name);
+    if (status)
+        return status;
+    return json_object_set_new(policy, "image", json_string(name)) < 0
+               ? cli_fail(options, "out of memory")
+               : 0;
+}
+
 int cli_policy_make(const struct options *options, const char *file, struct cli_policy *ret_policy,
     struct rollbox_error *ret_invalid) {
     struct cli_policy made = { .max_output_bytes = DEFAULT_MAX_OUTPUT };
@@ -270,6 +285,9 @@ int cli_policy_make(const struct options *options, const char *file, struct cli_
         if (r < 0)
             return cli_fail(options, "out of memory");
     }
+    int pulled = pull_image(options, policy);
+    if (pulled)
+        return pulled;
     if (is_one_command(options) && cli_policy_choose_clock(policy, &made.chose_clock) < 0)
         return cli_fail(options, "out of memory");
     made.text = cli_policy_text(policy);

@@ -5,37 +5,15 @@
  * the command that was typed, so messages and exit status are those of the command.
  */
 #include <errno.h>
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/buf.h"
 #include "base/cleanup.h"
 #include "cli/cli.h"
 #include "cli/session.h"
-
-#define PROGRAM "rollbox-store"
-
-/* Beside this program (a build tree, the Python package), then where an installation puts it. */
-static void execute_store(char *const *argv) {
-    static const char *const below[] = { PROGRAM, "../libexec/rollbox/" PROGRAM };
-    auto_buf struct buf candidate = BUF_INIT;
-    auto_free char *self = realpath("/proc/self/exe", NULL);
-    char *slash = self ? strrchr(self, '/') : NULL;
-
-    for (size_t i = 0; slash && i < ARRAY_SIZE(below); i++) {
-        candidate.length = 0;
-        buf_add(&candidate, self, (size_t)(slash + 1 - self));
-        buf_add_text(&candidate, below[i]);
-        if (!buf_failed(&candidate))
-            execv(candidate.data, argv);
-    }
-#ifdef ROLLBOX_LIBEXECDIR
-    execv(ROLLBOX_LIBEXECDIR "/" PROGRAM, argv);
-#endif
-}
+#include "cli/store_program.h"
 
 int cli_become_store(const struct options *options, const char *command) {
     static char separator[] = "--";
@@ -72,12 +50,13 @@ int cli_become_store(const struct options *options, const char *command) {
         argv[n++] = separator;
         argv[n++] = options->rest[0];
     }
-    execute_store(argv);
+    store_program_execute(argv);
     int error_number = errno;
     for (size_t i = 0; i < options->n_uses; i++)
         free(words[i]);
     return cli_fail(options,
-        PROGRAM " cannot be started: %s; it belongs beside rollbox or into its libexec directory",
+        STORE_PROGRAM
+        " cannot be started: %s; it belongs beside rollbox or into its libexec directory",
         strerror(error_number));
 }
 

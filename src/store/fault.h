@@ -23,6 +23,8 @@
     X(layer_published, "import", false)         /* renamed into layers/ */ \
     X(manifest_written, "import", false)        /* still in tmp/ */ \
     X(manifest_published, "import", true) \
+    X(pull_described, "pull", false)            /* the manifest and the configuration are there */ \
+    X(pull_fetched, "pull", false)              /* skopeo has ended, nothing is unpacked */ \
     X(manifest_removed, "rm", true) \
     X(gc_trashed, "gc", true) \
     X(gc_deleting, "gc", true) \

@@ -55,6 +55,9 @@ struct import_options {
     int turns;   /* -EBADF: opened here; else the caller has turns already. Borrowed */
 };
 
+/* A layer whose tar has no entry. */
+bool image_layer_is_empty(const char *diff_id);
+
 /* Which layers of an image the store has, undamaged: ret_ids[i] is layer i's id there, or "". True
  * if all are there. */
 bool image_layers_known(

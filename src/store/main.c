@@ -34,6 +34,7 @@
 #include "store/files.h"
 #include "store/image.h"
 #include "store/image_make.h"
+#include "store/image_pull.h"
 #include "store/job.h"
 #include "store/maintenance.h"
 #include "store/layer.h"
@@ -44,9 +45,11 @@
 #define EXIT_DAMAGE 1
 
 struct arguments {
-    const char *program, *store, *name, *tag, *part, *operand, *socket, *policy, *platform;
+    const char *program, *store, *name, *tag, *part, *operand, *socket, *policy, *platform,
+        *authfile, *creds;
+    uint64_t stall_s;
     struct unpack_limits limits;
-    bool json, no_progress, trusts, drops, quiet;
+    bool json, no_progress, trusts, drops, quiet, insecure, missing;
 };
 
 struct command {
@@ -114,15 +117,6 @@ static int call_import(
     return r < 0 ? r : image_import(store, &options, ret_json, error);
 }
 
-static int call_make_image(
-    int store, const struct arguments *arguments, json_t **ret_json, struct rollbox_error *error) {
-    int r = needs_name(arguments, error);
-
-    return r < 0 ? r
-                 : image_make(store, STDIN_FILENO, arguments->name, arguments->operand,
-                       &arguments->limits, ret_json, error);
-}
-
 static void print_import(const json_t *json) {
     const json_t *note;
     size_t i;
@@ -139,6 +133,49 @@ static void print_import(const json_t *json) {
         size_text(get_number(json, "bytes")), get_number(json, "files"));
     json_array_foreach(json_object_get(json, "notes"), i, note)
         printf("note: %s\n", shown_value(json_string_value(note), ""));
+}
+
+static void print_pull(const json_t *json) {
+    if (!json_is_true(json_object_get(json, "pulled"))) {
+        printf("%s: the store has it\n", get_text(json, "name"));
+        return;
+    }
+    if (json_object_get(json, "bytes"))
+        print_import(json);
+    else
+        printf("%s: the store has all of its layers\n", get_text(json, "name"));
+    if (json_object_get(json, "digest"))
+        printf("%s, %" JSON_INTEGER_FORMAT " layers fetched, %s\n", get_text(json, "digest"),
+            get_number(json, "fetched_layers"), size_text(get_number(json, "fetched_bytes")));
+}
+
+static int call_pull(
+    int store, const struct arguments *arguments, json_t **ret_json, struct rollbox_error *error) {
+    const struct pull_options options = { .reference = arguments->operand,
+        .name = arguments->name,
+        .platform = arguments->platform,
+        .authfile = arguments->authfile,
+        .creds = arguments->creds,
+        .insecure = arguments->insecure,
+        .missing = arguments->missing,
+        .stall_s = arguments->stall_s ? (unsigned)arguments->stall_s : PULL_STALL_S,
+        .limits = arguments->limits,
+        .progress = !arguments->no_progress && !arguments->json && isatty(STDERR_FILENO),
+        .events = arguments->json };
+
+    int r = image_pull(store, &options, ret_json, error);
+    if (r == 0 && options.events)
+        json_object_set_new(*ret_json, "event", json_string("pulled"));
+    return r;
+}
+
+static int call_make_image(
+    int store, const struct arguments *arguments, json_t **ret_json, struct rollbox_error *error) {
+    int r = needs_name(arguments, error);
+
+    return r < 0 ? r
+                 : image_make(store, STDIN_FILENO, arguments->name, arguments->operand,
+                       &arguments->limits, ret_json, error);
 }
 
 static int call_import_snapshot(
@@ -491,6 +528,8 @@ static const struct command commands[] = {
     { "make-image", "DIRECTORY",
         "make an image of the job on standard input, and tar files in DIRECTORY; --name NAME", true,
         true, call_make_image, print_import },
+    { "pull", "REFERENCE", "pull an image from a registry, a layout or an archive", true, true,
+        call_pull, print_pull },
     { "import-snapshot", "FILE", "import an exported snapshot or sandbox; --name NAME", true, true,
         call_import_snapshot, print_import },
     { "ls", NULL, "list images and snapshots", true, true, call_list, print_list },
@@ -586,6 +625,12 @@ static int set_option(
         arguments->tag = value;
     else if (strcmp(name, "platform") == 0)
         arguments->platform = value;
+    else if (strcmp(name, "authfile") == 0)
+        arguments->authfile = value;
+    else if (strcmp(name, "creds") == 0)
+        arguments->creds = value;
+    else if (strcmp(name, "stall") == 0)
+        r = parse_number(name, value, 86400, &arguments->stall_s, error);
     else if (strcmp(name, "part") == 0)
         arguments->part = value;
     else if (strcmp(name, "socket") == 0)
@@ -625,6 +670,10 @@ static int parse_arguments(
             arguments->no_progress = true;
         } else if (strcmp(word, "--quiet") == 0) {
             arguments->quiet = true;
+        } else if (strcmp(word, "--insecure") == 0) {
+            arguments->insecure = true;
+        } else if (strcmp(word, "--missing") == 0) {
+            arguments->missing = true;
         } else if (strcmp(word, "--trust") == 0) {
             arguments->trusts = true;
         } else if (strcmp(word, "--drop-processes") == 0) {

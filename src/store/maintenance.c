@@ -17,6 +17,7 @@
 #include "store/fault.h"
 #include "store/files.h"
 #include "store/layer.h"
+#include "store/manifests.h"
 #include "store/hibernated_gc.h"
 #include "store/store.h"
 
@@ -37,39 +38,6 @@ static int names_in(
     return r < 0 ? error_set(error, error_code_of(-r, ROLLBOX_ERR_IO), -r, "store",
                        "cannot read %s of the store: %s", directory, strerror(-r))
                  : 0;
-}
-
-/* Calls for each manifest of a kind; with `problem` if it cannot be used. */
-typedef int (*manifest_visitor)(
-    void *context, const char *name, const struct manifest *manifest, const char *problem);
-
-static int each_manifest(int store, enum manifest_kind kind, manifest_visitor visit, void *context,
-    struct rollbox_error *error) {
-    struct names names;
-    int r = names_in(store, store_manifest_directory(kind), &names, error);
-
-    if (r < 0)
-        return r;
-    for (size_t i = 0; r == 0 && i < names.n; i++) {
-        auto_free char *name = manifest_name_of_file(names.list[i]);
-        struct rollbox_error inner = { 0 };
-        struct manifest manifest = { 0 };
-
-        if (!name) {
-            r = visit(context, names.list[i], NULL, "is no manifest");
-            continue;
-        }
-        int found = store_manifest(store, kind, name, &manifest, &inner);
-        if (found == -ENOENT)
-            continue; /* removed meanwhile */
-        r = found < 0 ? visit(context, name, NULL, inner.message)
-                      : visit(context, name, &manifest, NULL);
-        manifest_done(&manifest);
-    }
-    names_done(&names);
-    if (r < 0)
-        out_of_memory(error);
-    return r;
 }
 
 /* ---- ls, show, rm ---- */
@@ -115,10 +83,10 @@ static int list_one(
 
 int maintenance_list(int store, json_t **ret_json, struct rollbox_error *error) {
     struct listing images = { store, json_array() }, snapshots = { store, json_array() };
-    int r = each_manifest(store, MANIFEST_IMAGE, list_one, &images, error);
+    int r = manifests_each(store, MANIFEST_IMAGE, list_one, &images, error);
 
     if (r == 0)
-        r = each_manifest(store, MANIFEST_SNAPSHOT, list_one, &snapshots, error);
+        r = manifests_each(store, MANIFEST_SNAPSHOT, list_one, &snapshots, error);
     json_t *both = json_pack("{s:o, s:o}", "images", images.list, "snapshots", snapshots.list);
     if (r < 0) {
         json_decref(both);
@@ -225,13 +193,13 @@ static int find_references(int store, struct references *ret_references, uint64_
     struct rollbox_error *error) {
     struct references references = { .ids = json_object() };
     int r = references.ids
-                ? each_manifest(store, MANIFEST_IMAGE, add_references, &references, error)
+                ? manifests_each(store, MANIFEST_IMAGE, add_references, &references, error)
                 : out_of_memory(error);
 
     if (ret_images)
         *ret_images = references.images;
     if (r == 0)
-        r = each_manifest(store, MANIFEST_SNAPSHOT, add_references, &references, error);
+        r = manifests_each(store, MANIFEST_SNAPSHOT, add_references, &references, error);
     if (r < 0) {
         json_decref(references.ids);
         free(references.problem);
@@ -456,9 +424,9 @@ int maintenance_check(int store, json_t **ret_json, struct rollbox_error *error)
     if (r == 0)
         r = check_layers(store, &references, damaged, &layers, error);
     if (r == 0)
-        r = each_manifest(store, MANIFEST_IMAGE, check_manifest, &manifests, error);
+        r = manifests_each(store, MANIFEST_IMAGE, check_manifest, &manifests, error);
     if (r == 0)
-        r = each_manifest(store, MANIFEST_SNAPSHOT, check_manifest, &manifests, error);
+        r = manifests_each(store, MANIFEST_SNAPSHOT, check_manifest, &manifests, error);
     if (r == 0)
         json_object_foreach(references.ids, id, users) {
             struct layer_meta meta;

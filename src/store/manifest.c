@@ -8,6 +8,8 @@
 #include "base/cleanup.h"
 #include "base/error.h"
 
+#define SHA256 "sha256:"
+
 static bool name_character(char c) {
     if ((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'))
         return true;
@@ -102,6 +104,17 @@ static int text_of(const json_t *object, const char *key, char **ret_text) {
     return *ret_text ? 0 : -ENOMEM;
 }
 
+/* The hex digits of a source's digest; "" without one. */
+static int digest_of(const json_t *source, char **ret_hex) {
+    const char *text = json_string_value(json_object_get(source, "digest"));
+    const size_t prefix = strlen(SHA256);
+
+    if (text && (strncmp(text, SHA256, prefix) != 0 || !layer_id_ok(text + prefix)))
+        return -EINVAL;
+    *ret_hex = strdup(text ? text + prefix : "");
+    return *ret_hex ? 0 : -ENOMEM;
+}
+
 static int places_check(const json_t *places) {
     json_t *place;
     size_t i;
@@ -185,9 +198,7 @@ static int read_keys(const json_t *root, struct manifest *manifest, const char *
     *ret_bad = "source";
     r = text_of(source, "reference", &manifest->reference);
     if (r == 0)
-        r = text_of(source, "digest", &manifest->digest);
-    if (r == 0 && manifest->digest[0] && !layer_id_ok(manifest->digest))
-        r = -EINVAL;
+        r = digest_of(source, &manifest->digest);
     if (r < 0)
         return r;
     *ret_bad = "places";
@@ -256,7 +267,8 @@ char *manifest_text(const struct manifest *manifest) {
         json_object_set(more, "oci", manifest->oci);
     if (more && manifest->digest && manifest->digest[0])
         json_object_set_new(more, "source",
-            json_pack("{s:s, s:s}", "reference", manifest->reference, "digest", manifest->digest));
+            json_pack("{s:s, s:s+}", "reference", manifest->reference, "digest", SHA256,
+                manifest->digest));
     char *text =
         more && json_object_update(root, more) == 0 ? json_dumps(root, JSON_COMPACT) : NULL;
 

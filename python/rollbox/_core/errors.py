@@ -86,7 +86,8 @@ class PathDenied(RollboxError, PermissionError):
     """A path that the policy grants cannot be used by the caller.
 
     Grant only paths that the user who runs rollbox may use; a sandbox never has more rights than
-    its owner.
+    its owner. A registry that refuses the credentials of `rollbox image pull` or `push` is this
+    error, too: log in, or give `--authfile`.
     """
 
     code = "path_denied"
