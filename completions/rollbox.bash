@@ -51,7 +51,7 @@ _rollbox() {
         ;;
     image)
         if ((COMP_CWORD == 2)); then
-            COMPREPLY=($(compgen -W 'import ls rm show' -- "$cur"))
+            COMPREPLY=($(compgen -W 'import pull ls rm show' -- "$cur"))
             return
         fi
         command="$command ${COMP_WORDS[2]}" first=3
@@ -137,7 +137,8 @@ _rollbox() {
     'discard') options='--drop-processes --json --socket --help' ;;
     'export') options='--from --live --json --socket --help' ;;
     'import') options='--trust --drop-processes --name --max-entries --max-bytes --max-depth --json --policy --socket --help' ;;
-    'image import') options='--no-progress --name --tag-of-archive --max-entries --max-bytes --max-depth --max-ratio --json --help' ;;
+    'image import') options='--no-progress --name --platform --tag-of-archive --max-entries --max-bytes --max-depth --max-ratio --json --help' ;;
+    'image pull') options='--no-progress --name --platform --insecure --authfile --creds --stall --missing --max-entries --max-bytes --max-depth --max-ratio --json --help' ;;
     'image ls') options='--quiet --json --help' ;;
     'image rm') options='--json --help' ;;
     'image show') options='--json --help' ;;
@@ -186,7 +187,7 @@ _rollbox() {
     --from) _rollbox_names "$(_rollbox_snapshots)"; return ;;
     --template) _rollbox_list template ls -q; return ;;
     --image) _rollbox_list image ls -q; return ;;
-    --output | -o | --output | -o | --record | --record | --parent | --policy | --readable | --python | --writable | --shared | --denied | --cwd | --allow-file | --net-log | --net-record | --net-replay | --config | --tls-cert | --tls-key | --tls-client-ca | --tokens | --engine | --socket) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    --output | -o | --output | -o | --record | --record | --parent | --authfile | --creds | --policy | --readable | --python | --writable | --shared | --denied | --cwd | --allow-file | --net-log | --net-record | --net-replay | --config | --tls-cert | --tls-key | --tls-client-ca | --tokens | --engine | --socket) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     esac
     case $command in
     completion) COMPREPLY=($(compgen -W 'bash zsh fish' -- "$cur")); return ;;

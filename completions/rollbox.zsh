@@ -45,7 +45,7 @@ _rollbox() {
         ;;
     image)
         if ((CURRENT == 3)); then
-            compadd -- import ls rm show
+            compadd -- import pull ls rm show
             return
         fi
         command="$command $words[3]" first=3
@@ -110,7 +110,7 @@ _rollbox() {
             '*--writable=[a private copy-on-write view of PATH; the host never changes]:PATH:_files' \
             '*--shared=[write through to PATH of the host]:PATH:_files' \
             '*--denied=[hide PATH, even inside a granted directory]:PATH:_files' \
-            '*--image=[an image of the store as root file system (rollbox image ls lists them)]:NAME:_rollbox_images' \
+            '*--image=[an image of the store as root file system (rollbox image ls lists them); docker\://REFERENCE is pulled if the store does not have it]:NAME:_rollbox_images' \
             '*--memory=[memory of the whole sandbox, such as 256M (default 512M)]:SIZE:' \
             '*--processes=[processes and threads at once (default 64, or 4 a CPU if more)]:N:' \
             '*--cpus=[CPUs, fractions allowed (default\: no limit)]:N:' \
@@ -153,7 +153,7 @@ _rollbox() {
             '*--writable=[a private copy-on-write view of PATH; the host never changes]:PATH:_files' \
             '*--shared=[write through to PATH of the host]:PATH:_files' \
             '*--denied=[hide PATH, even inside a granted directory]:PATH:_files' \
-            '*--image=[an image of the store as root file system (rollbox image ls lists them)]:NAME:_rollbox_images' \
+            '*--image=[an image of the store as root file system (rollbox image ls lists them); docker\://REFERENCE is pulled if the store does not have it]:NAME:_rollbox_images' \
             '*--memory=[memory of the whole sandbox, such as 256M (default 512M)]:SIZE:' \
             '*--processes=[processes and threads at once (default 64, or 4 a CPU if more)]:N:' \
             '*--cpus=[CPUs, fractions allowed (default\: no limit)]:N:' \
@@ -207,7 +207,7 @@ _rollbox() {
             '*--writable=[a private copy-on-write view of PATH; the host never changes]:PATH:_files' \
             '*--shared=[write through to PATH of the host]:PATH:_files' \
             '*--denied=[hide PATH, even inside a granted directory]:PATH:_files' \
-            '*--image=[an image of the store as root file system (rollbox image ls lists them)]:NAME:_rollbox_images' \
+            '*--image=[an image of the store as root file system (rollbox image ls lists them); docker\://REFERENCE is pulled if the store does not have it]:NAME:_rollbox_images' \
             '*--memory=[memory of the whole sandbox, such as 256M (default 512M)]:SIZE:' \
             '*--processes=[processes and threads at once (default 64, or 4 a CPU if more)]:N:' \
             '*--cpus=[CPUs, fractions allowed (default\: no limit)]:N:' \
@@ -278,7 +278,7 @@ _rollbox() {
             '*--writable=[a private copy-on-write view of PATH; the host never changes]:PATH:_files' \
             '*--shared=[write through to PATH of the host]:PATH:_files' \
             '*--denied=[hide PATH, even inside a granted directory]:PATH:_files' \
-            '*--image=[an image of the store as root file system (rollbox image ls lists them)]:NAME:_rollbox_images' \
+            '*--image=[an image of the store as root file system (rollbox image ls lists them); docker\://REFERENCE is pulled if the store does not have it]:NAME:_rollbox_images' \
             '*--memory=[memory of the whole sandbox, such as 256M (default 512M)]:SIZE:' \
             '*--processes=[processes and threads at once (default 64, or 4 a CPU if more)]:N:' \
             '*--cpus=[CPUs, fractions allowed (default\: no limit)]:N:' \
@@ -336,7 +336,7 @@ _rollbox() {
             '*--writable=[a private copy-on-write view of PATH; the host never changes]:PATH:_files' \
             '*--shared=[write through to PATH of the host]:PATH:_files' \
             '*--denied=[hide PATH, even inside a granted directory]:PATH:_files' \
-            '*--image=[an image of the store as root file system (rollbox image ls lists them)]:NAME:_rollbox_images' \
+            '*--image=[an image of the store as root file system (rollbox image ls lists them); docker\://REFERENCE is pulled if the store does not have it]:NAME:_rollbox_images' \
             '*--memory=[memory of the whole sandbox, such as 256M (default 512M)]:SIZE:' \
             '*--processes=[processes and threads at once (default 64, or 4 a CPU if more)]:N:' \
             '*--cpus=[CPUs, fractions allowed (default\: no limit)]:N:' \
@@ -391,7 +391,7 @@ _rollbox() {
             '*--writable=[a private copy-on-write view of PATH; the host never changes]:PATH:_files' \
             '*--shared=[write through to PATH of the host]:PATH:_files' \
             '*--denied=[hide PATH, even inside a granted directory]:PATH:_files' \
-            '*--image=[an image of the store as root file system (rollbox image ls lists them)]:NAME:_rollbox_images' \
+            '*--image=[an image of the store as root file system (rollbox image ls lists them); docker\://REFERENCE is pulled if the store does not have it]:NAME:_rollbox_images' \
             '*--memory=[memory of the whole sandbox, such as 256M (default 512M)]:SIZE:' \
             '*--processes=[processes and threads at once (default 64, or 4 a CPU if more)]:N:' \
             '*--cpus=[CPUs, fractions allowed (default\: no limit)]:N:' \
@@ -454,7 +454,7 @@ _rollbox() {
             '*--writable=[a private copy-on-write view of PATH; the host never changes]:PATH:_files' \
             '*--shared=[write through to PATH of the host]:PATH:_files' \
             '*--denied=[hide PATH, even inside a granted directory]:PATH:_files' \
-            '*--image=[an image of the store as root file system (rollbox image ls lists them)]:NAME:_rollbox_images' \
+            '*--image=[an image of the store as root file system (rollbox image ls lists them); docker\://REFERENCE is pulled if the store does not have it]:NAME:_rollbox_images' \
             '*--memory=[memory of the whole sandbox, such as 256M (default 512M)]:SIZE:' \
             '*--processes=[processes and threads at once (default 64, or 4 a CPU if more)]:N:' \
             '*--cpus=[CPUs, fractions allowed (default\: no limit)]:N:' \
@@ -799,7 +799,27 @@ _rollbox() {
         _arguments -s -S \
             '*--no-progress[no progress bar on a terminal]' \
             '*--name=[its name (required)\: A-Z a-z 0-9 . _ \: @ / + -]:NAME:' \
+            '*--platform=[for another machine than this one, such as linux/arm64]:OS/ARCHITECTURE[/VARIANT]:' \
             '*--tag-of-archive=[which image, if the archive has several]:TAG:' \
+            '*--max-entries=[refuse more files and directories than N (default 2000000)]:N:' \
+            '*--max-bytes=[refuse an image that unpacks to more bytes (default 64 GiB)]:N:' \
+            '*--max-depth=[refuse deeper trees (default 1000)]:N:' \
+            '*--max-ratio=[refuse layers that unpack to more than N times their size (default 500)]:N:' \
+            '*--json[print the result as one JSON object]' \
+            '*-h[print this help]' \
+            '*--help[print this help]' \
+            ':file:_files'
+        ;;
+    'image pull')
+        _arguments -s -S \
+            '*--no-progress[no progress bar on a terminal]' \
+            '*--name=[its name in the store (default\: the reference without docker\://)]:NAME:' \
+            '*--platform=[for another machine than this one, such as linux/arm64]:OS/ARCHITECTURE[/VARIANT]:' \
+            '*--insecure[a registry without TLS, or with a certificate that nobody signed (always so for one on 127.0.0.1 or localhost)]' \
+            '*--authfile=[credentials, as docker login and skopeo login write them (default\: where those do)]:FILE:_files' \
+            '*--creds=[a file with USER\:PASSWORD; - is standard input]:FILE:_files' \
+            '*--stall=[give up when nothing has arrived for so long (default 60)]:SECONDS:' \
+            '*--missing[do nothing if the store has an image of this name]' \
             '*--max-entries=[refuse more files and directories than N (default 2000000)]:N:' \
             '*--max-bytes=[refuse an image that unpacks to more bytes (default 64 GiB)]:N:' \
             '*--max-depth=[refuse deeper trees (default 1000)]:N:' \
@@ -864,7 +884,7 @@ _rollbox() {
             '*--writable=[a private copy-on-write view of PATH; the host never changes]:PATH:_files' \
             '*--shared=[write through to PATH of the host]:PATH:_files' \
             '*--denied=[hide PATH, even inside a granted directory]:PATH:_files' \
-            '*--image=[an image of the store as root file system (rollbox image ls lists them)]:NAME:_rollbox_images' \
+            '*--image=[an image of the store as root file system (rollbox image ls lists them); docker\://REFERENCE is pulled if the store does not have it]:NAME:_rollbox_images' \
             '*--memory=[memory of the whole sandbox, such as 256M (default 512M)]:SIZE:' \
             '*--processes=[processes and threads at once (default 64, or 4 a CPU if more)]:N:' \
             '*--cpus=[CPUs, fractions allowed (default\: no limit)]:N:' \
