@@ -13,7 +13,7 @@ import os
 import threading
 import weakref
 from collections.abc import Iterator, Sequence
-from typing import Any, Callable, Optional, TypeVar, Union
+from typing import Any, Callable, Optional, TypeVar, Union, cast
 
 from ._core.connection import LOST_ERRORS, Connection, PendingRun, forget_connections, pending_runs
 from ._core.errors import EngineLost, FeatureMissing, InvalidArgument
@@ -283,17 +283,23 @@ class Engine:
 
     def warm(self, policy: str) -> None:
         """(For this package.) Connects and compiles a policy, blocking."""
+        if self.remote is not None:
+            return
         self.attempt(lambda connection: connection.plan(policy))
 
     def is_warm(self, policy: str) -> bool:
         """(For this package.) Whether a run of this policy can start without blocking."""
         connection = self._connection
+        if self.remote is not None:
+            return True
         return connection is not None and not connection.retired and connection.has_plan(policy)
 
     def start(
         self, policy: str, request: Request, on_end: Callable[[PendingRun], None]
     ) -> PendingRun:
         """(For this package.) Starts a run that no thread waits for."""
+        if self.remote is not None:
+            return cast(PendingRun, self.remote.start(policy, request, on_end))
         pending: PendingRun = self.attempt(
             lambda connection: connection.start(policy, request, on_end)
         )

@@ -36,8 +36,9 @@ static int execute(const struct options *options, char **argv) {
     }
     execvp("rollbox-serve", argv);
     return cli_fail(options,
-        "cannot find rollbox-serve: %s; it is built where llhttp is (Debian's node-llhttp); set "
-        "ROLLBOX_SERVE to its path",
+        "cannot find rollbox-serve: %s; it is built where llhttp and wslay are (Debian's "
+        "node-llhttp "
+        "and libwslay-dev); set ROLLBOX_SERVE to its path",
         strerror(errno));
 }
 

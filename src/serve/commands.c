@@ -20,34 +20,21 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/utf8.h"
-#include "serve/server.h"
+#include "serve/command.h"
 
 #define WAIT_MAX_S 3600
 #define COMMENT_NS (INT64_C(10) * 1000000000)
 #define PIECE_BYTES ((size_t)64 << 10)
-#define TIME_MAX_MS (INT64_C(365) * 86400 * 1000)
+#define TIME_MAX_MS INT64_C(1000000000000000)
 
 const char *const run_keys[] = { "policy", "argv", "code", "language", "env", "cwd", "stdin",
     "stdin_base64", "files", "timeout_ms", "output_limit", NULL };
 const char *const exec_keys[] = { "argv", "code", "language", "env", "cwd", "user", "stdin",
-    "stdin_base64", "files", "timeout_ms", "output_limit", NULL };
+    "stdin_base64", "files", "timeout_ms", "output_limit", "tty", NULL };
 
 /* ---- the command of a body ---- */
 
-/* Points into the exchange's body. */
-struct command {
-    const char **argv, **env;
-    struct rollbox_file *files;
-    size_t n_files, n_owned;
-    void *owned[1024]; /* decoded data and "K=V" */
-    const char *cwd, *user;
-    const void *stdin_data;
-    size_t stdin_length;
-    int64_t timeout_ms, output_limit;
-    bool is_code;
-};
-
-static void free_command(struct command *command) {
+void command_free(struct command *command) {
     for (size_t i = 0; i < command->n_owned; i++)
         free(command->owned[i]);
     free(command->argv);
@@ -208,8 +195,7 @@ static bool take_timeout(struct exchange *exchange, struct command *command) {
     return exchange_integer(exchange, "timeout_ms", 1, TIME_MAX_MS, &command->timeout_ms);
 }
 
-/* NULL: the answer is given. */
-static struct command *read_command(struct exchange *exchange) {
+struct command *command_read(struct exchange *exchange) {
     struct command *command = calloc(1, sizeof *command);
 
     if (!command) {
@@ -223,8 +209,49 @@ static struct command *read_command(struct exchange *exchange) {
         exchange_string(exchange, "user", &command->user) && take_timeout(exchange, command) &&
         exchange_integer(exchange, "output_limit", 0, INT64_C(1) << 40, &command->output_limit))
         return command;
-    free_command(command);
+    command_free(command);
     return NULL;
+}
+
+struct rollbox_run_options command_run_options(const struct command *command) {
+    return (struct rollbox_run_options){ .size = sizeof(struct rollbox_run_options),
+        .argv = command->argv,
+        .env = command->env,
+        .cwd = command->cwd,
+        .stdin_data = command->stdin_data,
+        .stdin_length = command->stdin_length,
+        .files = command->files,
+        .n_files = command->n_files,
+        .timeout_ms = command->timeout_ms,
+        .output_limit = command->output_limit,
+        .is_code = command->is_code };
+}
+
+struct rollbox_exec_options command_exec_options(const struct command *command) {
+    return (struct rollbox_exec_options){ .size = sizeof(struct rollbox_exec_options),
+        .argv = command->argv,
+        .env = command->env,
+        .cwd = command->cwd,
+        .user = command->user,
+        .stdin_data = command->stdin_data,
+        .stdin_length = command->stdin_length,
+        .files = command->files,
+        .n_files = command->n_files,
+        .timeout_ms = command->timeout_ms,
+        .output_limit = command->output_limit,
+        .input_fd = -1,
+        .stream_fds = { -1, -1 } };
+}
+
+bool command_terminal(
+    struct exchange *exchange, const json_t *value, struct rollbox_terminal *ret) {
+    json_int_t rows = json_integer_value(json_object_get(value, "rows"));
+    json_int_t columns = json_integer_value(json_object_get(value, "columns"));
+
+    if (rows < 1 || columns < 1 || rows > UINT16_MAX || columns > UINT16_MAX)
+        return invalid(exchange, "a terminal has rows and columns, each 1 to 65535");
+    *ret = (struct rollbox_terminal){ (unsigned short)rows, (unsigned short)columns };
+    return true;
 }
 
 /* ---- waiting for results ---- */
@@ -246,7 +273,7 @@ static void on_gone(struct exchange *exchange) {
     exchange_done(exchange);
 }
 
-static bool may_run(struct exchange *exchange) {
+bool command_may_run(struct exchange *exchange) {
     if (exchange->tenant->n_running >= exchange->max_running) {
         exchange_over(
             exchange, "running commands", exchange->tenant->n_running, exchange->max_running);
@@ -260,42 +287,33 @@ static bool may_run(struct exchange *exchange) {
 static void start_run(struct exchange *exchange, struct rollbox_plan *plan) {
     struct rollbox_error error = { .code = ROLLBOX_OK };
     struct command *command = exchange->data;
-    const struct rollbox_run_options options = { .size = sizeof options,
-        .argv = command->argv,
-        .env = command->env,
-        .cwd = command->cwd,
-        .stdin_data = command->stdin_data,
-        .stdin_length = command->stdin_length,
-        .files = command->files,
-        .n_files = command->n_files,
-        .timeout_ms = command->timeout_ms,
-        .output_limit = command->output_limit,
-        .callback = on_end,
-        .userdata = exchange,
-        .is_code = command->is_code };
+    struct rollbox_run_options options = command_run_options(command);
+
+    options.callback = on_end;
+    options.userdata = exchange;
 
     if (rollbox_start(exchange->server->engine, plan, &options, &exchange->run, &error) < 0) {
         exchange_fail(exchange, &error);
         return;
     }
     exchange->data = NULL;
-    free_command(command);
+    command_free(command);
 }
 
 static void free_data(void *data) {
     if (data)
-        free_command(data);
+        command_free(data);
 }
 
 void handle_run(struct exchange *exchange) {
-    struct command *command = read_command(exchange);
+    struct command *command = command_read(exchange);
 
     if (!command)
         return;
     exchange->data = command;
     exchange->free_data = free_data;
     exchange->gone = on_gone;
-    if (may_run(exchange))
+    if (command_may_run(exchange))
         policies_prepare(exchange, start_run);
 }
 
@@ -362,7 +380,7 @@ static bool wait_patiently(struct exchange *exchange, const char *id, int64_t se
 
 static void start_exec(struct exchange *exchange, const char *id) {
     struct rollbox_error error = { .code = ROLLBOX_OK };
-    struct command *command = read_command(exchange);
+    struct command *command = command_read(exchange);
     int64_t seconds = preference(http_request_of(exchange->connection));
     char made[SERVER_NAME_MAX + 1];
 
@@ -372,25 +390,21 @@ static void start_exec(struct exchange *exchange, const char *id) {
         box_random_name(made);
         id = made;
     }
-    const struct rollbox_exec_options options = { .size = sizeof options,
-        .argv = command->argv,
-        .env = command->env,
-        .cwd = command->cwd,
-        .user = command->user,
-        .stdin_data = command->stdin_data,
-        .stdin_length = command->stdin_length,
-        .files = command->files,
-        .n_files = command->n_files,
-        .timeout_ms = command->timeout_ms,
-        .output_limit = command->output_limit,
-        .operation_id = id,
-        .input_fd = -1,
-        .stream_fds = { -1, -1 },
-        .detached = true,
-        .callback = on_end,
-        .userdata = exchange };
+    struct rollbox_exec_options options = command_exec_options(command);
+    const json_t *tty = json_object_get(exchange->body, "tty");
+    struct rollbox_terminal terminal;
+
+    if (tty && !command_terminal(exchange, tty, &terminal)) {
+        command_free(command);
+        return;
+    }
+    options.terminal = tty ? &terminal : NULL;
+    options.operation_id = id;
+    options.detached = true;
+    options.callback = on_end;
+    options.userdata = exchange;
     int r = rollbox_exec(exchange->box->handle, &options, &exchange->run, &error);
-    free_command(command);
+    command_free(command);
     if (r < 0) {
         exchange_fail(exchange, &error);
     } else if (seconds == 0) {
@@ -404,7 +418,7 @@ static void start_exec(struct exchange *exchange, const char *id) {
 }
 
 void handle_exec(struct exchange *exchange) {
-    if (may_run(exchange))
+    if (command_may_run(exchange))
         start_exec(exchange, NULL);
 }
 
@@ -413,7 +427,7 @@ static bool id_ok(struct exchange *exchange, const char *id) {
 }
 
 void handle_exec_put(struct exchange *exchange) {
-    if (id_ok(exchange, exchange->parameters[1]) && may_run(exchange))
+    if (id_ok(exchange, exchange->parameters[1]) && command_may_run(exchange))
         start_exec(exchange, exchange->parameters[1]);
 }
 

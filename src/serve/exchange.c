@@ -109,6 +109,10 @@ void exchange_bytes(struct exchange *exchange, const void *data, size_t length) 
 
 static void send_problem(
     struct exchange *exchange, json_t *take_problem, int status, const char *headers) {
+    if (exchange->refused) {
+        exchange->refused(exchange, take_problem);
+        return;
+    }
     auto_free char *text = json_dumps(take_problem, JSON_COMPACT);
 
     json_decref(take_problem);

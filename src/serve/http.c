@@ -22,7 +22,9 @@ enum state {
     STATE_BODY,   /* its body is read */
     STATE_BUSY,   /* the user has it */
     STATE_STREAM, /* the user answers in pieces */
+    STATE_RAW,    /* upgraded */
     STATE_FLUSH,  /* the answer is complete, and being sent */
+    STATE_LINGER, /* it is sent, and what the client still sends is dropped */
     STATE_CLOSED, /* freed by a task */
 };
 
@@ -30,12 +32,14 @@ struct http_connection {
     struct http_server *server;
     struct list of_server;
     struct loop_source source;
-    struct loop_timer timer;
+    struct loop_timer timer, body_timer;
     struct loop_task task;
     int fd;
     struct tls_session *tls; /* NULL: none */
     enum state state;
     bool is_local, close_after, was_full, wants_write;
+    bool was_refused;                                    /* its body was not read to the end */
+    bool streams_body, body_open, is_paused, is_patient; /* of a streamed body */
     uid_t peer;
     uint32_t events;
     struct buf in, out;
@@ -61,6 +65,7 @@ const char *http_reason(int status) {
         int status;
         const char *reason;
     } reasons[] = {
+        { 101, "Switching Protocols" },
         { 200, "OK" },
         { 201, "Created" },
         { 202, "Accepted" },
@@ -79,6 +84,7 @@ const char *http_reason(int status) {
         { 417, "Expectation Failed" },
         { 421, "Misdirected Request" },
         { 422, "Unprocessable Content" },
+        { 426, "Upgrade Required" },
         { 429, "Too Many Requests" },
         { 431, "Request Header Fields Too Large" },
         { 499, "Client Closed Request" },
@@ -214,6 +220,15 @@ static void clear_timer(struct http_connection *connection) {
     loop_timer_clear(connection->server->loop, &connection->timer);
 }
 
+static void on_body_timeout(struct loop_timer *timer);
+
+static void set_body_timer(struct http_connection *connection) {
+    loop_timer_clear(connection->server->loop, &connection->body_timer);
+    if (connection->body_open && !connection->is_paused && !connection->is_patient)
+        (void)loop_timer_set(connection->server->loop, &connection->body_timer,
+            clock_now_ns() + (int64_t)HTTP_BODY_MS * 1000000, on_body_timeout);
+}
+
 /* ---- the end ---- */
 
 static void request_done(struct http_request *request) {
@@ -227,6 +242,7 @@ static void request_done(struct http_request *request) {
 static void free_connection(struct http_connection *connection) {
     loop_task_cancel(&connection->task);
     clear_timer(connection);
+    loop_timer_clear(connection->server->loop, &connection->body_timer);
     loop_remove(connection->server->loop, &connection->source);
     list_remove(&connection->of_server);
     connection->server->n_connections--;
@@ -258,6 +274,7 @@ static void close_connection(struct http_connection *connection) {
         return;
     connection->state = STATE_CLOSED;
     clear_timer(connection);
+    loop_timer_clear(connection->server->loop, &connection->body_timer);
     loop_remove(connection->server->loop, &connection->source);
     /* Callers up the stack may still look at it. */
     loop_task_cancel(&connection->task);
@@ -268,12 +285,18 @@ void http_close_all(struct http_server *server, bool idle_only) {
     list_for_each(node, &server->connections) {
         struct http_connection *connection = container_of(node, struct http_connection, of_server);
 
-        if (!idle_only || (connection->state == STATE_HEAD && !connection->in.length))
+        if (!idle_only || connection->state == STATE_LINGER ||
+            (connection->state == STATE_HEAD && !connection->in.length))
             close_connection(connection);
     }
 }
 
 static void refuse(struct http_connection *connection, int status, const char *detail);
+
+static void on_body_timeout(struct loop_timer *timer) {
+    refuse(container_of(timer, struct http_connection, body_timer), 408,
+        "the request did not arrive in time");
+}
 
 static void on_timeout(struct loop_timer *timer) {
     struct http_connection *connection = container_of(timer, struct http_connection, timer);
@@ -288,7 +311,10 @@ static void on_timeout(struct loop_timer *timer) {
 /* ---- writing ---- */
 
 static void update_events(struct http_connection *connection) {
-    bool reads = connection->state == STATE_HEAD || connection->state == STATE_BODY;
+    bool reads =
+        connection->state == STATE_HEAD || connection->state == STATE_BODY ||
+        connection->state == STATE_LINGER ||
+        (!connection->is_paused && (connection->body_open || connection->state == STATE_RAW));
     uint32_t events = EPOLLRDHUP;
 
     if (reads)
@@ -307,8 +333,21 @@ static void run_process(struct loop_task *task) {
 
 /* The answer is sent: the next request, or the end. */
 static void finish(struct http_connection *connection) {
+    bool is_unread = connection->close_after && connection->was_refused;
+
     request_done(&connection->request);
     connection->data = NULL;
+    if (is_unread) {
+        /* Closing with unread bytes would reset the connection, and the client might not get the
+         * answer. */
+        if (connection->tls)
+            tls_end(connection->tls);
+        (void)shutdown(connection->fd, SHUT_WR);
+        connection->state = STATE_LINGER;
+        connection->in.length = 0;
+        set_timer(connection, HTTP_LINGER_MS);
+        return;
+    }
     if (connection->close_after || connection->server->draining) {
         if (connection->tls)
             tls_end(connection->tls);
@@ -365,7 +404,8 @@ static void flush(struct http_connection *connection) {
             set_timer(connection, HTTP_WRITE_MS);
     }
     update_events(connection);
-    if (connection->state == STATE_STREAM && connection->was_full && unsent < HTTP_UNSENT_MAX) {
+    if ((connection->state == STATE_STREAM || connection->state == STATE_RAW) &&
+        connection->was_full && unsent < HTTP_UNSENT_MAX) {
         connection->was_full = false;
         connection->server->user->writable(connection);
     }
@@ -390,12 +430,22 @@ static void add_head(struct http_connection *connection, int status, const char 
     buf_add_text(out, "\r\n");
 }
 
+/* The answer ends before the body: what comes must not be taken for a request. */
+static void drop_body(struct http_connection *connection) {
+    if (!connection->body_open)
+        return;
+    connection->body_open = false;
+    connection->close_after = connection->was_refused = true;
+    set_body_timer(connection);
+}
+
 void http_reply(struct http_connection *connection, int status, const char *type,
     const char *headers, const void *body, size_t length) {
     bool is_head = connection->request.method && !strcmp(connection->request.method, "HEAD");
 
     if (connection->state == STATE_CLOSED)
         return;
+    drop_body(connection);
     add_head(connection, status, type, headers, length, false);
     if (!is_head && length)
         buf_add(&connection->out, body, length);
@@ -416,11 +466,15 @@ void http_begin(
 }
 
 size_t http_write(struct http_connection *connection, const void *data, size_t length) {
-    if (connection->state != STATE_STREAM || !length)
+    bool is_raw = connection->state == STATE_RAW;
+
+    if ((!is_raw && connection->state != STATE_STREAM) || !length)
         return 0;
-    buf_printf(&connection->out, "%zx\r\n", length);
+    if (!is_raw)
+        buf_printf(&connection->out, "%zx\r\n", length);
     buf_add(&connection->out, data, length);
-    buf_add_text(&connection->out, "\r\n");
+    if (!is_raw)
+        buf_add_text(&connection->out, "\r\n");
     if (buf_failed(&connection->out)) {
         close_connection(connection);
         return 0;
@@ -431,17 +485,53 @@ size_t http_write(struct http_connection *connection, const void *data, size_t l
     return unsent;
 }
 
-void http_end(struct http_connection *connection) {
-    if (connection->state != STATE_STREAM)
+void http_upgrade(struct http_connection *connection, const char *headers) {
+    if (connection->state == STATE_CLOSED)
         return;
-    buf_add_text(&connection->out, "0\r\n\r\n");
+    buf_printf(&connection->out, "HTTP/1.1 101 %s\r\n%s\r\n", http_reason(101), headers);
+    connection->state = STATE_RAW;
+    connection->is_paused = false;
+    flush(connection);
+    /* The client may have sent its first messages with the request. */
+    if (connection->state == STATE_RAW && connection->in.length)
+        loop_defer(connection->server->loop, &connection->task, run_process);
+}
+
+void http_stream_body(struct http_connection *connection) {
+    connection->streams_body = true;
+}
+
+void http_wait_for_body(struct http_connection *connection) {
+    connection->is_patient = true;
+    set_body_timer(connection);
+}
+
+void http_pause(struct http_connection *connection, bool paused) {
+    if (connection->state == STATE_CLOSED || connection->is_paused == paused)
+        return;
+    connection->is_paused = paused;
+    set_body_timer(connection);
+    update_events(connection);
+    if (!paused && connection->in.length)
+        loop_defer(connection->server->loop, &connection->task, run_process);
+}
+
+void http_end(struct http_connection *connection) {
+    if (connection->state == STATE_RAW)
+        connection->close_after = connection->was_refused = true;
+    else if (connection->state != STATE_STREAM)
+        return;
+    else
+        buf_add_text(&connection->out, "0\r\n\r\n");
+    drop_body(connection);
     connection->state = STATE_FLUSH;
     flush(connection);
 }
 
 void http_abort(struct http_connection *connection) {
-    if (connection->state != STATE_STREAM)
+    if (connection->state != STATE_STREAM && connection->state != STATE_RAW)
         return;
+    drop_body(connection);
     connection->state = STATE_FLUSH;
     connection->close_after = true;
     flush(connection);
@@ -450,9 +540,14 @@ void http_abort(struct http_connection *connection) {
 static void refuse(struct http_connection *connection, int status, const char *detail) {
     auto_buf struct buf body = BUF_INIT;
 
+    if (connection->state == STATE_STREAM) {
+        close_connection(connection);
+        return;
+    }
     tell_gone(connection);
     connection->server->user->problem(&body, status, detail);
-    connection->close_after = true;
+    connection->close_after = connection->was_refused = true;
+    connection->body_open = false;
     connection->state = STATE_BUSY;
     http_reply(connection, status, "application/problem+json", NULL, body.data, body.length);
 }
@@ -550,10 +645,17 @@ static int on_headers_complete(llhttp_t *parser) {
     request->method = llhttp_method_name((llhttp_method_t)llhttp_get_method(parser));
     if (llhttp_get_http_major(parser) != 1 || llhttp_get_http_minor(parser) != 1)
         return refuse_later(connection, 505, "only HTTP/1.1 is served");
-    if (llhttp_get_method(parser) == HTTP_CONNECT || llhttp_get_upgrade(parser))
-        return refuse_later(connection, 501, "the connection cannot be upgraded");
     if (check_framing(connection) < 0)
         return -1;
+    if (llhttp_get_upgrade(parser)) {
+        const char *upgrade = http_header(request, "upgrade");
+
+        if (llhttp_get_method(parser) != HTTP_GET || !upgrade || strcasecmp(upgrade, "websocket") ||
+            http_header(request, "content-length") || http_header(request, "transfer-encoding"))
+            return refuse_later(
+                connection, 501, "the connection can be upgraded to WebSocket alone");
+        request->wants_upgrade = true;
+    }
     expect = http_header(request, "expect");
     if (expect && strcasecmp(expect, "100-continue"))
         return refuse_later(connection, 417, "only the expectation 100-continue is known");
@@ -565,7 +667,8 @@ static int on_headers_complete(llhttp_t *parser) {
 static int on_body(llhttp_t *parser, const char *at, size_t length) {
     struct http_connection *connection = of_parser(parser);
 
-    if (length > connection->body_max - connection->request.body.length)
+    if (!connection->streams_body &&
+        length > connection->body_max - connection->request.body.length)
         return refuse_later(connection, 413, "the request's body is too large");
     buf_add(&connection->request.body, at, length);
     return buf_failed(&connection->request.body)
@@ -618,6 +721,38 @@ static void dispatch(struct http_connection *connection) {
     connection->server->user->request(connection);
 }
 
+static void ask_for_body(struct http_connection *connection) {
+    if (http_header(&connection->request, "expect")) {
+        buf_add_text(&connection->out, "HTTP/1.1 100 Continue\r\n\r\n");
+        flush(connection);
+    }
+}
+
+/* Gives the user what has come of a streamed body. */
+static void deliver(struct http_connection *connection, bool is_end) {
+    struct buf piece = connection->request.body;
+
+    connection->request.body = BUF_INIT;
+    if (is_end)
+        connection->body_open = false;
+    set_body_timer(connection);
+    if (piece.length || is_end)
+        connection->server->user->body(connection, piece.data, piece.length, is_end);
+    buf_done(&piece);
+}
+
+static void begin_streamed_body(struct http_connection *connection, bool complete) {
+    connection->body_open = true;
+    if (!complete)
+        ask_for_body(connection);
+    if (connection->state == STATE_CLOSED)
+        return;
+    dispatch(connection);
+    if (connection->body_open)
+        deliver(connection, complete);
+    update_events(connection);
+}
+
 /* The head is complete in the first `length` bytes. */
 static void take_head(struct http_connection *connection, size_t length) {
     const struct http_user *user = connection->server->user;
@@ -626,17 +761,25 @@ static void take_head(struct http_connection *connection, size_t length) {
     llhttp_init(&connection->parser, HTTP_REQUEST, &settings);
     connection->refusal = NULL;
     connection->body_max = 0;
-    connection->close_after = false;
+    connection->close_after = connection->was_refused = false;
+    connection->streams_body = connection->body_open = connection->is_paused = false;
+    connection->is_patient = false;
     int complete = feed(connection, length, &used);
     if (complete < 0)
         return;
     consume(connection, complete ? used : length);
     connection->state = STATE_BUSY;
+    connection->was_refused = !complete; /* if it is */
     int status = user->head(connection, &connection->body_max);
     if (connection->state == STATE_CLOSED)
         return;
+    connection->was_refused = connection->was_refused && status;
     if (status) {
         /* A body that nobody reads would be taken for the next request. */
+        return;
+    }
+    if (connection->streams_body) {
+        begin_streamed_body(connection, complete);
         return;
     }
     if (complete) {
@@ -645,10 +788,19 @@ static void take_head(struct http_connection *connection, size_t length) {
     }
     connection->state = STATE_BODY;
     set_timer(connection, HTTP_BODY_MS);
-    if (http_header(&connection->request, "expect")) {
-        buf_add_text(&connection->out, "HTTP/1.1 100 Continue\r\n\r\n");
-        flush(connection);
-    }
+    ask_for_body(connection);
+}
+
+/* The next piece of a streamed body; false: there is none yet. */
+static bool take_piece(struct http_connection *connection) {
+    size_t used;
+    int complete = feed(connection, connection->in.length, &used);
+
+    if (complete < 0)
+        return false;
+    consume(connection, used);
+    deliver(connection, complete);
+    return true;
 }
 
 static void process(struct http_connection *connection) {
@@ -669,6 +821,17 @@ static void process(struct http_connection *connection) {
             break;
         take_head(connection, length);
     }
+    while (connection->state == STATE_RAW && connection->in.length && !connection->is_paused) {
+        struct buf piece = connection->in;
+
+        connection->in = BUF_INIT;
+        connection->server->user->body(connection, piece.data, piece.length, false);
+        buf_done(&piece);
+    }
+    while (connection->body_open && connection->in.length && !connection->is_paused &&
+           connection->state != STATE_CLOSED)
+        if (!take_piece(connection))
+            return;
     while (connection->state == STATE_BODY && connection->in.length) {
         size_t used;
         int complete = feed(connection, connection->in.length, &used);
@@ -707,6 +870,8 @@ static void receive(struct http_connection *connection) {
         close_connection(connection);
         return;
     }
+    if (connection->state == STATE_LINGER)
+        return;
     if (connection->state == STATE_HEAD && !connection->in.length)
         set_timer(connection, HTTP_HEAD_MS);
     connection->in.length += (size_t)n;

@@ -12,6 +12,10 @@
  * user answers with http_reply, or http_begin, http_write and http_end. Bytes that arrive
  * meanwhile wait for their turn in the kernel.
  *
+ * A user that calls http_stream_body within `head` gets `request` at once, and the body in pieces
+ * by `body`, also while it answers in pieces. An answer that ends before the body closes the
+ * connection. http_upgrade makes a stream of bytes of the connection, for WebSocket.
+ *
  * Time limits: HTTP_HEAD_MS for a head, HTTP_BODY_MS without a byte of the body, HTTP_WRITE_MS
  * without progress of a reader, HTTP_IDLE_MS between requests.
  */
@@ -34,6 +38,7 @@
 #define HTTP_BODY_MS 30000
 #define HTTP_WRITE_MS 60000
 #define HTTP_IDLE_MS 75000
+#define HTTP_LINGER_MS 2000 /* what a client still sends after a refusal is read and dropped */
 #define HTTP_UNSENT_MAX ((size_t)1 << 20) /* past it the user should stop writing */
 
 struct http_server;
@@ -45,7 +50,7 @@ struct http_request {
     char *path;  /* without the query; percent-encoded */
     char *query; /* without '?'; "" if there is none */
     struct buf body;
-    bool keep_alive;
+    bool keep_alive, wants_upgrade; /* to WebSocket */
     unsigned n_headers;
     struct {
         size_t name, value; /* in `text` */
@@ -61,6 +66,9 @@ struct http_user {
     void (*request)(struct http_connection *connection);
     void (*gone)(struct http_connection *connection);     /* before the end of the answer */
     void (*writable)(struct http_connection *connection); /* less than HTTP_UNSENT_MAX is unsent */
+    /* A piece of a streamed body, in request->body, which is dropped afterwards; or bytes of an
+     * upgraded connection, of which there is no end. */
+    void (*body)(struct http_connection *connection, const char *data, size_t length, bool is_end);
     /* A problem as a JSON body, for an error that the connection itself finds. */
     void (*problem)(struct buf *to, int status, const char *detail);
 };
@@ -78,6 +86,15 @@ struct http_server {
 /* Takes an accepted, non-blocking socket. `tls`: it speaks TLS; NULL: it does not. */
 int http_accepted(
     struct http_server *server, int take_fd, struct tls *tls, bool is_local, uid_t peer);
+/* Within `head`: the body comes in pieces. Its most bytes do not count. */
+void http_stream_body(struct http_connection *connection);
+/* Stops reading a streamed body, or an upgraded connection, or continues. */
+void http_pause(struct http_connection *connection, bool paused);
+/* The client may be silent for any time within its body. */
+void http_wait_for_body(struct http_connection *connection);
+/* Answers 101 with these header lines. http_write sends bytes as they are then, and http_end closes
+ * the connection when they are sent. */
+void http_upgrade(struct http_connection *connection, const char *headers);
 /* The connection ends with the present answer. */
 void http_close_after(struct http_connection *connection);
 void http_close_all(struct http_server *server, bool idle_only);

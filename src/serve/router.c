@@ -23,43 +23,47 @@ static const char *const no_keys[] = { NULL };
 
 /* In the order in which they are tried. */
 static const struct route routes[] = {
-    { "GET", "/healthz", 0, false, no_keys, handle_health },
-    { "GET", "/readyz", 0, false, no_keys, handle_ready },
-    { "GET", "/v1/openapi.json", 0, false, no_keys, handle_openapi },
-    { "GET", "/v1/status", TOKEN_ADMIN, false, no_keys, handle_status },
-    { "POST", "/v1/leases", TOKEN_RUN, false, lease_keys, handle_lease_create },
-    { "PUT", "/v1/leases/{lease}", TOKEN_RUN, false, no_keys, handle_lease_renew },
-    { "DELETE", "/v1/leases/{lease}", TOKEN_RUN, false, no_keys, handle_lease_delete },
-    { "POST", "/run_code", TOKEN_RUN, false, NULL, handle_fusion_run },
-    { "GET", "/v1/ping", 0, false, no_keys, handle_fusion_ping },
-    { "POST", "/v1/runs", TOKEN_RUN, false, run_keys, handle_run },
-    { "POST", "/v1/sandboxes", TOKEN_RUN, false, create_keys, handle_create },
-    { "GET", "/v1/sandboxes", TOKEN_RUN, false, no_keys, handle_list },
-    { "GET", BOX, TOKEN_RUN, false, no_keys, handle_call },
-    { "DELETE", BOX, TOKEN_RUN, false, no_keys, handle_call },
-    { "GET", BOX "/processes", TOKEN_RUN, false, no_keys, handle_call },
-    { "GET", BOX "/stats", TOKEN_RUN, false, no_keys, handle_call },
-    { "GET", BOX "/network-log", TOKEN_RUN, false, no_keys, handle_call },
-    { "POST", BOX "/pause", TOKEN_RUN, false, no_keys, handle_call },
-    { "POST", BOX "/resume", TOKEN_RUN, false, no_keys, handle_call },
-    { "POST", BOX "/hibernate", TOKEN_RUN, false, state_keys, handle_call },
-    { "POST", BOX "/wake", TOKEN_RUN, false, state_keys, handle_call },
-    { "POST", BOX "/snapshots", TOKEN_RUN, false, snapshot_keys, handle_call },
-    { "GET", BOX "/snapshots", TOKEN_RUN, false, no_keys, handle_call },
-    { "GET", BOX "/snapshots/{snapshot}", TOKEN_RUN, false, no_keys, handle_call },
-    { "DELETE", BOX "/snapshots/{snapshot}", TOKEN_RUN, false, no_keys, handle_call },
-    { "POST", BOX "/fork", TOKEN_RUN, false, fork_keys, handle_call },
-    { "POST", BOX "/reset", TOKEN_RUN, false, reset_keys, handle_call },
-    { "GET", BOX "/diff", TOKEN_RUN, false, no_keys, handle_call },
-    { "POST", BOX "/execs", TOKEN_RUN, false, exec_keys, handle_exec },
-    { "GET", BOX "/execs", TOKEN_RUN, false, no_keys, handle_call },
-    { "PUT", BOX "/execs/{exec}", TOKEN_RUN, false, exec_keys, handle_exec_put },
-    { "GET", BOX "/execs/{exec}", TOKEN_RUN, false, no_keys, handle_exec_get },
-    { "GET", BOX "/execs/{exec}/stream", TOKEN_RUN, false, no_keys, handle_exec_stream },
-    { "POST", BOX "/execs/{exec}/signal", TOKEN_RUN, false, signal_keys, handle_call },
-    { "GET", BOX "/files/{path...}", TOKEN_RUN, false, no_keys, handle_file_get },
-    { "PUT", BOX "/files/{path...}", TOKEN_RUN, true, no_keys, handle_file_put },
-    { "DELETE", BOX "/files/{path...}", TOKEN_RUN, false, no_keys, handle_file_delete },
+    { "GET", "/healthz", 0, BODY_JSON, no_keys, handle_health },
+    { "GET", "/readyz", 0, BODY_JSON, no_keys, handle_ready },
+    { "GET", "/v1/openapi.json", 0, BODY_JSON, no_keys, handle_openapi },
+    { "GET", "/v1/status", TOKEN_ADMIN, BODY_JSON, no_keys, handle_status },
+    { "POST", "/v1/leases", TOKEN_RUN, BODY_JSON, lease_keys, handle_lease_create },
+    { "PUT", "/v1/leases/{lease}", TOKEN_RUN, BODY_JSON, no_keys, handle_lease_renew },
+    { "DELETE", "/v1/leases/{lease}", TOKEN_RUN, BODY_JSON, no_keys, handle_lease_delete },
+    { "POST", "/run_code", TOKEN_RUN, BODY_JSON, NULL, handle_fusion_run },
+    { "GET", "/v1/ping", 0, BODY_JSON, no_keys, handle_fusion_ping },
+    { "POST", "/v1/runs", TOKEN_RUN, BODY_JSON, run_keys, handle_run },
+    { "POST", "/v1/sandboxes", TOKEN_RUN, BODY_JSON, create_keys, handle_create },
+    { "GET", "/v1/sandboxes", TOKEN_RUN, BODY_JSON, no_keys, handle_list },
+    { "GET", BOX, TOKEN_RUN, BODY_JSON, no_keys, handle_call },
+    { "DELETE", BOX, TOKEN_RUN, BODY_JSON, no_keys, handle_call },
+    { "GET", BOX "/processes", TOKEN_RUN, BODY_JSON, no_keys, handle_call },
+    { "GET", BOX "/stats", TOKEN_RUN, BODY_JSON, no_keys, handle_call },
+    { "GET", BOX "/network-log", TOKEN_RUN, BODY_JSON, no_keys, handle_call },
+    { "POST", BOX "/pause", TOKEN_RUN, BODY_JSON, no_keys, handle_call },
+    { "POST", BOX "/resume", TOKEN_RUN, BODY_JSON, no_keys, handle_call },
+    { "POST", BOX "/hibernate", TOKEN_RUN, BODY_JSON, state_keys, handle_call },
+    { "POST", BOX "/wake", TOKEN_RUN, BODY_JSON, state_keys, handle_call },
+    { "POST", BOX "/snapshots", TOKEN_RUN, BODY_JSON, snapshot_keys, handle_call },
+    { "GET", BOX "/snapshots", TOKEN_RUN, BODY_JSON, no_keys, handle_call },
+    { "GET", BOX "/snapshots/{snapshot}", TOKEN_RUN, BODY_JSON, no_keys, handle_call },
+    { "DELETE", BOX "/snapshots/{snapshot}", TOKEN_RUN, BODY_JSON, no_keys, handle_call },
+    { "POST", BOX "/fork", TOKEN_RUN, BODY_JSON, fork_keys, handle_call },
+    { "POST", BOX "/reset", TOKEN_RUN, BODY_JSON, reset_keys, handle_call },
+    { "GET", BOX "/diff", TOKEN_RUN, BODY_JSON, no_keys, handle_call },
+    { "POST", BOX "/execs", TOKEN_RUN, BODY_JSON, exec_keys, handle_exec },
+    { "GET", BOX "/execs", TOKEN_RUN, BODY_JSON, no_keys, handle_call },
+    { "PUT", BOX "/execs/{exec}", TOKEN_RUN, BODY_JSON, exec_keys, handle_exec_put },
+    { "GET", BOX "/execs/{exec}", TOKEN_RUN, BODY_JSON, no_keys, handle_exec_get },
+    { "GET", BOX "/execs/{exec}/stream", TOKEN_RUN, BODY_JSON, no_keys, handle_exec_stream },
+    { "GET", BOX "/execs/{exec}/tty", TOKEN_RUN, BODY_JSON, no_keys, handle_terminal },
+    { "GET", BOX "/channel", TOKEN_RUN, BODY_JSON, no_keys, handle_channel },
+    { "POST", BOX "/execs/{exec}/signal", TOKEN_RUN, BODY_JSON, signal_keys, handle_call },
+    { "POST", BOX "/execs/{exec}/resize", TOKEN_RUN, BODY_JSON, resize_keys, handle_call },
+    { "POST", BOX "/signal", TOKEN_RUN, BODY_JSON, signal_keys, handle_call },
+    { "GET", BOX "/files/{path...}", TOKEN_RUN, BODY_JSON, no_keys, handle_file_get },
+    { "PUT", BOX "/files/{path...}", TOKEN_RUN, BODY_BYTES, no_keys, handle_file_put },
+    { "DELETE", BOX "/files/{path...}", TOKEN_RUN, BODY_JSON, no_keys, handle_file_delete },
 };
 
 static const char *code_of_status(int status) {
@@ -251,16 +255,19 @@ static int on_head(struct http_connection *connection, size_t *ret_body_max) {
         status = exchange->route->scope ? authenticate(exchange) : 0;
     /* A path that does not exist is named to clients with a token alone. */
     if (!exchange->route) {
-        static const struct route any = { "", "", TOKEN_EVERYTHING, false, no_keys, NULL };
+        static const struct route any = { "", "", TOKEN_EVERYTHING, BODY_JSON, no_keys, NULL };
 
         exchange->route = &any;
         int known = authenticate(exchange);
         if (known == 401)
             status = 401;
     }
-    *ret_body_max = exchange->route->is_raw ? FILE_MAX : JSON_MAX;
-    if (!status)
+    *ret_body_max = exchange->route->body == BODY_BYTES ? FILE_MAX : JSON_MAX;
+    if (!status) {
+        if (exchange->route->body == BODY_STREAM)
+            http_stream_body(connection);
         return 0;
+    }
     /* The next bytes on the connection might be a body. */
     request->keep_alive = false;
     http_close_after(connection);
@@ -287,7 +294,7 @@ static bool read_body(struct exchange *exchange, struct http_request *request) {
     json_t *value;
     json_error_t problem;
 
-    if (exchange->route->is_raw)
+    if (exchange->route->body != BODY_JSON)
         return true;
     if (!request->body.length) {
         exchange->body = json_object();
@@ -347,7 +354,8 @@ static void on_request(struct http_connection *connection) {
         buf_printf(&own, "exec %llu %s", (unsigned long long)exchange->box->number,
             exchange->parameters[1]);
         key = own.data;
-    } else if (strcmp(exchange->route->method, "POST") != 0) {
+    } else if (strcmp(exchange->route->method, "POST") != 0 ||
+               exchange->route->body == BODY_STREAM) {
         key = NULL;
     }
     if (key && exchange->tenant && !operation_begin(exchange, key))
@@ -372,8 +380,18 @@ static void on_gone(struct http_connection *connection) {
 static void on_writable(struct http_connection *connection) {
     struct exchange *exchange = *http_data(connection);
 
-    if (exchange && exchange->data)
+    if (exchange && exchange->writable)
+        exchange->writable(exchange);
+    else if (exchange && exchange->data)
         stream_writable(exchange);
+}
+
+static void on_body(
+    struct http_connection *connection, const char *data, size_t length, bool is_end) {
+    struct exchange *exchange = *http_data(connection);
+
+    if (exchange && exchange->input)
+        exchange->input(exchange, data, length, is_end);
 }
 
 const struct http_user router_user = {
@@ -381,6 +399,7 @@ const struct http_user router_user = {
     .request = on_request,
     .gone = on_gone,
     .writable = on_writable,
+    .body = on_body,
     .problem = write_problem,
 };
 

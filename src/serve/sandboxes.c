@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "base/cleanup.h"
-#include "serve/server.h"
+#include "serve/command.h"
 
 #define TIME_MAX_S (INT64_C(365) * 86400)
 #define FORKS_MAX 1000
@@ -17,6 +17,7 @@ const char *const snapshot_keys[] = { "name", "processes", NULL };
 const char *const fork_keys[] = { "snapshot", "n", "processes", "same_seed", NULL };
 const char *const reset_keys[] = { "snapshot", "processes", NULL };
 const char *const signal_keys[] = { "signal", "scope", NULL };
+const char *const resize_keys[] = { "rows", "columns", NULL };
 const char *const state_keys[] = { "processes", NULL };
 
 static bool may_create(struct exchange *exchange, unsigned more) {
@@ -329,7 +330,7 @@ static bool processes_of(struct exchange *exchange, struct rollbox_state_options
     return true;
 }
 
-static bool signal_of(struct exchange *exchange, struct rollbox_call_options *call) {
+bool call_signal(struct exchange *exchange, struct rollbox_call_options *call) {
     static const struct {
         const char *name;
         int number;
@@ -360,7 +361,6 @@ static bool signal_of(struct exchange *exchange, struct rollbox_call_options *ca
         return false;
     }
     call->signal_number = (int)number;
-    call->operation_id = exchange->parameters[1];
     return true;
 }
 
@@ -399,6 +399,8 @@ static const struct verb {
     { "POST", "/reset", ROLLBOX_CALL_RESET, on_done },
     { "GET", "/diff", ROLLBOX_CALL_DIFF, on_answered },
     { "POST", "/execs/{exec}/signal", ROLLBOX_CALL_SIGNAL, on_done },
+    { "POST", "/signal", ROLLBOX_CALL_SIGNAL, on_done },
+    { "POST", "/execs/{exec}/resize", ROLLBOX_CALL_RESIZE, on_done },
 };
 
 static const struct verb *verb_of(const struct route *route) {
@@ -419,13 +421,22 @@ void handle_call(struct exchange *exchange) {
         .snapshot = exchange->parameters[1],
         .state = &state,
         .callback = verb->callback };
+    struct rollbox_terminal terminal;
     auto_buf struct buf from = BUF_INIT, to = BUF_INIT, text = BUF_INIT, verify = BUF_INIT;
 
     if (!processes_of(exchange, &state))
         return;
     if (verb->call == ROLLBOX_CALL_SIGNAL) {
         call.snapshot = NULL;
-        if (!signal_of(exchange, &call))
+        call.operation_id = exchange->parameters[1];
+        if (!call_signal(exchange, &call))
+            return;
+    }
+    if (verb->call == ROLLBOX_CALL_RESIZE) {
+        call.snapshot = NULL;
+        call.operation_id = exchange->parameters[1];
+        call.terminal = &terminal;
+        if (!command_terminal(exchange, exchange->body, &terminal))
             return;
     }
     if ((verb->call == ROLLBOX_CALL_FORK || verb->call == ROLLBOX_CALL_RESET) &&

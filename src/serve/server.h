@@ -77,11 +77,17 @@ struct server {
 
 struct exchange;
 
+enum route_body {
+    BODY_JSON,
+    BODY_BYTES,
+    BODY_STREAM, /* in pieces, to exchange->input; without Idempotency-Key */
+};
+
 struct route {
     const char *method, *path; /* a segment in braces is a parameter; the last may be {path...} */
     unsigned scope;            /* enum token_scope that is needed; 0: no token */
-    bool is_raw;               /* the body is bytes and not JSON */
-    const char *const *keys;   /* the members that a JSON body may have; NULL-terminated */
+    enum route_body body;
+    const char *const *keys; /* the members that a JSON body may have; NULL-terminated */
     void (*handle)(struct exchange *exchange);
 };
 
@@ -106,8 +112,14 @@ struct exchange {
     exchange_answered *answered; /* of that */
     struct list of_operation;    /* waits for the answer of the first with that key */
     bool has_begun, counts_running;
-    void (*gone)(struct exchange *exchange); /* the client has left; NULL: the work continues */
-    void *data;                              /* the handler's, freed by free_data */
+    /* A piece of a streamed body, or bytes of an upgraded connection. */
+    void (*input)(struct exchange *exchange, const char *data, size_t length, bool is_end);
+    /* Takes problems instead of an answer, once the connection is upgraded or answered in pieces.
+     */
+    void (*refused)(struct exchange *exchange, json_t *take_problem);
+    void (*writable)(struct exchange *exchange); /* the client has read what was unsent */
+    void (*gone)(struct exchange *exchange);     /* the client has left; NULL: the work continues */
+    void *data;                                  /* the handler's, freed by free_data */
     void (*free_data)(void *data);
     char id[17];
 };
@@ -187,11 +199,19 @@ extern const char *const run_keys[], *const exec_keys[];
 
 void handle_create(struct exchange *exchange);
 void handle_list(struct exchange *exchange);
+/* Reads "signal" and "scope" of the body. False: the answer is given. */
+bool call_signal(struct exchange *exchange, struct rollbox_call_options *call);
 void handle_call(struct exchange *exchange); /* a call on a sandbox, by its route */
 void handle_status(struct exchange *exchange);
 extern const char *const create_keys[],
     *const snapshot_keys[], *const fork_keys[], *const reset_keys[], *const signal_keys[],
-                                                                         *const state_keys[];
+                                                                         *const state_keys[],
+                                                                             *const resize_keys[];
+
+/* ---- channel.c ---- */
+
+void handle_channel(struct exchange *exchange);
+void handle_terminal(struct exchange *exchange);
 
 /* ---- leases.c ---- */
 

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A client of the HTTP server. The input goes through a real connection, in two pieces that its
- * first byte divides, to a user that answers every request with the length of its body. The server
- * must answer or close, and every request that it hands to its user must have a method and a path.
+ * first byte divides, to a user that answers every request with one byte. /s takes its body in
+ * pieces, and answers in pieces; an upgraded connection gets its bytes back. The server must answer
+ * or close, and every request that it hands to its user must have a method and a path.
  */
 #include <stdint.h>
 #include <stdlib.h>
@@ -14,7 +15,8 @@
 #include "serve/http.h"
 
 static int on_head(struct http_connection *connection, size_t *ret_body_max) {
-    (void)connection;
+    if (!strcmp(http_request_of(connection)->path, "/s"))
+        http_stream_body(connection);
     *ret_body_max = 4096;
     return 0;
 }
@@ -32,7 +34,19 @@ static void on_request(struct http_connection *connection) {
     decoded.length = 0;
     (void)http_query(request, "a", &decoded);
     buf_done(&decoded);
-    http_reply(connection, 200, "text/plain", NULL, "x", 1);
+    if (request->wants_upgrade)
+        http_upgrade(connection, "Upgrade: websocket\r\n");
+    else if (!strcmp(request->path, "/s"))
+        http_begin(connection, 200, "text/plain", NULL);
+    else
+        http_reply(connection, 200, "text/plain", NULL, "x", 1);
+}
+
+static void on_body(
+    struct http_connection *connection, const char *data, size_t length, bool is_end) {
+    (void)http_write(connection, data, length);
+    if (is_end || (length && data[0] == 'e'))
+        http_end(connection);
 }
 
 static void on_gone(struct http_connection *connection) {
@@ -60,7 +74,12 @@ static void run_until_quiet(void) {
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-    static const struct http_user user = { on_head, on_request, on_gone, on_gone, problem };
+    static const struct http_user user = { .head = on_head,
+        .request = on_request,
+        .gone = on_gone,
+        .writable = on_gone,
+        .body = on_body,
+        .problem = problem };
     static const char *const hosts[] = { "localhost", NULL };
     struct http_server server = { .user = &user, .hosts = hosts, .max_connections = 1 };
     int pair[2];

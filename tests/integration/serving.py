@@ -18,7 +18,7 @@ class Server:
         self.context = context  # of TLS
         if not (BUILD / "rollbox-serve").exists():
             skip(
-                "needs llhttp: rollbox-serve is not built without the sources of Debian's node-llhttp"
+                "needs llhttp: rollbox-serve is built where node-llhttp and libwslay-dev are"
             )
         self.who = who
         self.directory = who.directory()

@@ -27,11 +27,12 @@ import uuid
 import weakref
 from typing import Any, Callable, Optional, Union
 
-from . import errors, ffi
+from . import errors, ffi, websocket
+from .channel import Channel, Forwarder, RemoteConnection, RemotePending, RemoteRun, is_writer
 from .connection import Connector
 from .errors import EngineLost, FeatureMissing, InvalidArgument, RollboxError
 from .handle import Handle
-from .request import ExecRequest, Request, SessionRequest
+from .request import AttachRequest, ExecRequest, Request, SessionRequest, error_result
 from .result import Outcome, Result
 
 _LEASE_S = 60
@@ -117,6 +118,7 @@ class Remote:
             raise InvalidArgument(
                 "ca and certificate are for an https:// address", stage="arguments"
             )
+        self.connection = RemoteConnection()
         if url.startswith("unix:"):
             self._new: Callable[[], http.client.HTTPConnection] = lambda: _UnixConnection(url[5:])
             return
@@ -153,6 +155,7 @@ class Remote:
         if lease is not None and self._process == os.getpid():
             with contextlib.suppress(RollboxError):
                 self.ask("DELETE", f"/v1/leases/{lease}")
+        self.connection.retired = True
         with self._lock:
             self._closed = True
             idle, self._idle = self._idle, []
@@ -187,11 +190,18 @@ class Remote:
         connection.close()
 
     def _once(
-        self, method: str, path: str, body: Optional[bytes], headers: dict[str, str]
+        self,
+        method: str,
+        path: str,
+        body: Optional[bytes],
+        headers: dict[str, str],
+        pending: Optional[RemotePending] = None,
     ) -> tuple[int, str, bytes]:
         connection = self._take()
         try:
             connection.request(method, path, body, headers)
+            if pending is not None:
+                pending.use_socket(connection.sock)
             answer = connection.getresponse()
             content = answer.read()
         except BaseException:
@@ -204,7 +214,13 @@ class Remote:
         return answer.status, answer.headers.get_content_type(), content
 
     def request(
-        self, method: str, path: str, body: Any = None, *, repeatable: bool = False
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        repeatable: bool = False,
+        pending: Optional[RemotePending] = None,
     ) -> tuple[int, Any]:
         """One request: the status, and the answer's JSON or bytes.
 
@@ -221,7 +237,7 @@ class Remote:
             headers["Content-Type"] = "application/json"
         for last in (not (repeatable or method in ("GET", "DELETE")), True):
             try:
-                status, kind, content = self._once(method, path, data, headers)
+                status, kind, content = self._once(method, path, data, headers, pending)
             except (OSError, http.client.HTTPException) as problem:
                 if last:
                     why = str(problem) or type(problem).__name__
@@ -247,6 +263,62 @@ class Remote:
         body = _command(request.options)
         body["policy"] = json.loads(policy)
         return _result(*self.request("POST", "/v1/runs", body), text)
+
+    def start(self, policy: str, request: Request, on_end: Callable[[Any], None]) -> RemotePending:
+        """Starts a run that no thread of the caller's waits for."""
+        body = _command(request.options)
+        body["policy"] = json.loads(policy)
+        return self.pending("POST", "/v1/runs", body, on_end)
+
+    def pending(
+        self, method: str, path: str, body: Any, on_end: Callable[[Any], None]
+    ) -> RemotePending:
+        """Asks for a result in a thread."""
+
+        def ask(pending: RemotePending) -> Any:
+            status, answer = self.request(method, path, body, pending=pending)
+            while status == 202:
+                status, answer = self.request(method, path, body, pending=pending)
+            return lambda text, id: _result(status, answer, text, id)
+
+        pending = RemotePending(self.connection, on_end, ask)
+        threading.Thread(target=pending.run, name="rollbox-request", daemon=True).start()
+        return pending
+
+    def open_channel(self, path: str, begin: dict[str, Any]) -> Channel:
+        """A WebSocket connection whose first message is `begin`. Raises EngineLost."""
+        with self._lock:
+            if self._closed:
+                raise EngineLost("the engine is closed", stage="connect")
+        key = websocket.new_key()
+        headers = {
+            "Upgrade": "websocket",
+            "Connection": "Upgrade",
+            "Sec-WebSocket-Key": key,
+            "Sec-WebSocket-Version": "13",
+            "Sec-WebSocket-Protocol": "rollbox.v1",
+        }
+        if self._token is not None:
+            headers["Authorization"] = f"Bearer {self._token}"
+        connection = self._new()
+        try:
+            connection.request("GET", path, headers=headers)
+            answer = connection.getresponse()
+            if answer.status != 101:
+                content = answer.read()
+                is_json = answer.headers.get_content_type().endswith("json")
+                raise problem_error(json.loads(content) if is_json else {}, answer.status)
+            if not websocket.is_accepted(key, answer.headers.get("Sec-WebSocket-Accept")):
+                raise errors.ProtocolError("the server speaks no WebSocket", stage="connect")
+            sock, connection.sock = connection.sock, None
+            answer.close()
+            return Channel(sock, begin)
+        except (OSError, http.client.HTTPException) as problem:
+            raise EngineLost(
+                f"the server {self.url} did not answer: {problem}", stage="connect"
+            ) from problem
+        finally:
+            connection.close()
 
 
 def _renew(remote: weakref.ref[Remote], lease: str, stop: threading.Event) -> None:
@@ -276,7 +348,7 @@ def problem_error(answer: Any, status: int) -> RollboxError:
     )
 
 
-def _result(status: int, answer: Any, text: bool) -> Result[Any]:
+def _result(status: int, answer: Any, text: bool, id: Any = None) -> Result[Any]:
     row = answer.get("result") if isinstance(answer, dict) and status >= 400 else answer
     if not isinstance(row, dict) or "outcome" not in row:
         raise problem_error(answer, status)
@@ -303,8 +375,21 @@ def _result(status: int, answer: Any, text: bool) -> Result[Any]:
         processes_peak=row["processes_peak"],
         isolation=row["isolation"] or {},
         error=problem_error(answer, status) if outcome is Outcome.ERROR else None,
+        id=id,
         network=row.get("network"),
     )
+
+
+def _channel_result(message: dict[str, Any]) -> Result[bytes]:
+    """Of a channel's last message."""
+    problem = message.get("error")
+    return _result(200, message, False) if problem is None else _error_result(problem)
+
+
+def _error_result(problem: dict[str, Any]) -> Result[bytes]:
+    if "result" in problem:
+        return _result(problem.get("status", 500), problem, False)
+    return error_result(problem_error(problem, problem.get("status", 500)))
 
 
 # ---- from the C library's structures ----
@@ -387,6 +472,7 @@ class RemoteHandle(Handle):
         self._address = None
         self.recording = None
         self.processes = weakref.WeakValueDictionary()
+        self._ports: dict[int, Forwarder] = {}
         self._path = "/v1/sandboxes/" + urllib.parse.quote(name, safe="")
 
     @classmethod
@@ -449,53 +535,154 @@ class RemoteHandle(Handle):
         """Makes n sandboxes in the state of a snapshot."""
         body = {"n": n, "same_seed": bool(options.same_seed), **_state(options)}
         made = self._ask("POST", "/fork", {**body, **_named("snapshot", snapshot)})
-        return [RemoteHandle(self.remote, name, True) for name in made["sandboxes"]]
+        forks = [RemoteHandle(self.remote, name, True) for name in made["sandboxes"]]
+        for fork in forks:
+            fork.processes = self.processes
+        return list(forks)
 
-    def finish(self, request: SessionRequest, text: bool) -> Result[Any]:
-        """Runs a command and waits for its end. The result may have outcome "error"."""
-        if not isinstance(request, ExecRequest):
-            raise FeatureMissing("a server does not attach to commands yet", stage="arguments")
-        options = request.options
-        if options.terminal or options.n_extra_fds or options.input_fd >= 0 or options.detached:
-            raise FeatureMissing(
-                "a command of a server has no terminal, descriptors or life of its own yet",
-                stage="arguments",
-            )
+    def _request_of(self, request: ExecRequest) -> tuple[str, str, dict[str, Any]]:
+        """The method, path and body of a command without streams."""
         if self._closed:
             raise errors.NotFound(f"sandbox {self.name} is closed", stage="arguments")
-        body = _command(options)
-        if options.user:
-            body["user"] = _text("user", options.user)
+        options = request.options
         method, path = "POST", self._path + "/execs"
         if options.operation_id:
             method = "PUT"
             path += "/" + urllib.parse.quote_from_bytes(options.operation_id, safe="")
-        return _result(*self.remote.request(method, path, body), text)
+        return method, path, _exec_body(options)
+
+    def finish(self, request: SessionRequest, text: bool) -> Result[Any]:
+        """Runs a command and waits for its end. The result may have outcome "error"."""
+        if not isinstance(request, ExecRequest) or _has_streams(request.options):
+            result: Optional[Result[Any]] = self.start(request).wait(None)
+            assert result is not None
+            return result
+        return _result(*self.remote.request(*self._request_of(request)), text)
+
+    def begin(self, request: SessionRequest, on_end: Callable[[Any], None]) -> Any:
+        """Starts a command that no thread of the caller's waits for."""
+        if isinstance(request, ExecRequest):
+            return self.remote.pending(*self._request_of(request), on_end)
+        id = request.options.operation_id or b""
+        path = f"{self._path}/execs/{urllib.parse.quote_from_bytes(id, safe='')}?wait=3600"
+        return self.remote.pending("GET", path, None, on_end)
+
+    def start(self, request: SessionRequest) -> Any:
+        """Starts a command, or attaches to one, with its streams."""
+        options = request.options
+        ins: dict[int, int] = {}
+        outs: dict[int, int] = {}
+        if options.input_fd >= 0:
+            ins[0] = options.input_fd
+        outs.update({1 + i: fd for i, fd in enumerate(options.stream_fds) if fd >= 0})
+        body: dict[str, Any]
+        if isinstance(options, ffi.ExecOptions):
+            body = _exec_body(options)
+            extra = [options.extra_fds[i] for i in range(options.n_extra_fds)]
+            if extra:
+                body["descriptors"] = ["out" if is_writer(fd) else "in" for fd in extra]
+            for number, fd in enumerate(extra, 3):
+                (outs if is_writer(fd) else ins)[number] = fd
+            if options.terminal:
+                size = options.terminal.contents
+                body["tty"] = {"rows": size.rows, "columns": size.columns}
+            body.update({name: True for name in ("detached", "no_trace") if getattr(options, name)})
+        else:
+            body = {}
+        body["streams"] = [number for number in (*ins, *outs) if number < 3]
+        if options.operation_id:
+            body["id"] = _text("an id", options.operation_id)
+        kind = "attach" if isinstance(request, AttachRequest) else "start"
+        channel = self._open_channel({kind: body})
+        answer = channel.start(
+            {number: os.dup(fd) for number, fd in ins.items()},
+            {number: os.dup(fd) for number, fd in outs.items()},
+        )
+        if "error" in answer:
+            problem = answer["error"]
+            if "result" not in problem:
+                raise problem_error(problem, problem.get("status", 500))
+        return RemoteRun(self.remote.connection, channel, _channel_result)
+
+    def _open_channel(self, begin: dict[str, Any]) -> Channel:
+        if self._closed:
+            raise errors.NotFound(f"sandbox {self.name} is closed", stage="arguments")
+        return self.remote.open_channel(self._path + "/channel", begin)
+
+    def claim(self, id: str, *slots: int) -> list[int]:
+        """The other ends of a restored command's pipes; the caller closes them."""
+        channel = self._open_channel({"claim": {"id": id, "streams": list(slots)}})
+        found = {}
+
+        def pipes(answer: dict[str, Any]) -> tuple[dict[int, int], dict[int, int]]:
+            ins, outs = {}, {}
+            for text, direction in answer["streams"].items():
+                reader, writer = os.pipe()
+                number = int(text)
+                if direction == "in":
+                    ins[number], found[number] = reader, writer
+                else:
+                    outs[number], found[number] = writer, reader
+            return ins, outs
+
+        answer = channel.start_with(pipes)
+        if "error" in answer:
+            raise problem_error(answer["error"], answer["error"].get("status", 500))
+        return [found.get(slot, -1) for slot in slots]
+
+    def connect(self, port: int) -> int:
+        """A socket that leads to a port of the sandbox."""
+        here, there = socket.socketpair()
+        try:
+            self.forward(port, there.detach())
+        except BaseException:
+            here.close()
+            raise
+        return here.detach()
+
+    def forward(self, port: int, take_fd: int) -> None:
+        """Leads a socket to a port of the sandbox."""
+        try:
+            channel = self._open_channel({"connect": port})
+        except BaseException:
+            os.close(take_fd)
+            raise
+        answer = channel.start({0: take_fd}, {1: os.dup(take_fd)})
+        if "error" in answer:
+            raise problem_error(answer["error"], answer["error"].get("status", 500))
+
+    def publish(self, port: int, listen: Optional[bytes]) -> dict[str, Any]:
+        """Listens on this machine for a port of the sandbox."""
+        if port and (port not in self._ports or listen is not None):
+            try:
+                made = Forwarder(
+                    None if listen is None else os.fsdecode(listen), _Forward(self, port)
+                )
+            except (OSError, ValueError) as problem:
+                raise errors.Conflict(
+                    f"cannot listen for port {port}: {problem}", stage="publish"
+                ) from problem
+            old, self._ports[port] = self._ports.get(port), made
+            if old is not None:
+                old.close()
+        rows = [
+            {"port": one, "address": there.address, "url": there.url}
+            for one, there in sorted(self._ports.items())
+        ]
+        return {"ports": rows}
 
     def record(self, record: Any, child: bool = False) -> None:
         """Not offered."""
         self.close()
         raise FeatureMissing("a server does not record trajectories yet", stage="arguments")
 
-    def begin(self, *_: Any) -> Any:
-        """Not offered."""
-        raise FeatureMissing("asyncio needs an engine of this machine", stage="arguments")
-
-    def start(self, *_: Any) -> Any:
-        """Not offered."""
-        raise FeatureMissing(
-            "streams, processes and shells need an engine of this machine", stage="arguments"
-        )
-
-    def claim(self, *_: Any) -> Any:
-        """Not offered."""
-        return self.start()
-
     def close(self) -> None:
         """Ends the sandbox; nothing the second time, and when the server is gone."""
         if self._closed or self.process != os.getpid():
             return
         self._closed = True
+        for one in self._ports.values():
+            one.close()
         with contextlib.suppress(EngineLost, errors.NotFound):
             self.remote.ask("DELETE", self._path)
 
@@ -507,6 +694,55 @@ class RemoteHandle(Handle):
         if getattr(self, "ours", False) and not getattr(self, "_closed", True):
             with contextlib.suppress(RollboxError):
                 self.close()
+
+
+class _Forward:
+    """What a Forwarder calls, as long as the sandbox is in use."""
+
+    def __init__(self, handle: RemoteHandle, port: int) -> None:
+        self._handle = weakref.ref(handle)
+        self._port = port
+
+    def __call__(self, take_fd: int) -> bool:
+        handle = self._handle()
+        if handle is None:
+            os.close(take_fd)
+            return False
+        handle.forward(self._port, take_fd)
+        return True
+
+
+def _has_streams(options: ffi.ExecOptions) -> bool:
+    return bool(
+        options.terminal
+        or options.n_extra_fds
+        or options.input_fd >= 0
+        or any(fd >= 0 for fd in options.stream_fds)
+        or options.detached
+        or options.no_trace
+    )
+
+
+def _exec_body(options: ffi.ExecOptions) -> dict[str, Any]:
+    body = _command(options)
+    if options.user:
+        body["user"] = _text("user", options.user)
+    return body
+
+
+def _connect(handle: RemoteHandle, port: Any, descriptor: Any) -> Any:
+    descriptor._obj.value = handle.connect(port.value)
+    return {}
+
+
+def _publish(handle: RemoteHandle, port: Any, listen: Optional[bytes]) -> Any:
+    return handle.publish(getattr(port, "value", port), listen)
+
+
+def _resize(handle: RemoteHandle, id: bytes, size: Any) -> Any:
+    path = "/execs/" + urllib.parse.quote_from_bytes(id, safe="") + "/resize"
+    terminal = size._obj
+    return handle._ask("POST", path, {"rows": terminal.rows, "columns": terminal.columns})
 
 
 def _file(path: bytes, query: str = "") -> str:
@@ -531,14 +767,16 @@ def _snapshot_path(snapshot: Optional[bytes]) -> str:
 
 
 def _signal(handle: RemoteHandle, id: Optional[bytes], number: int, scope: int) -> Any:
-    if id is None:
-        raise FeatureMissing("a server signals one command at a time", stage="arguments")
     scopes = {value: name for name, value in ffi.SCOPES.items()}
-    path = "/execs/" + urllib.parse.quote_from_bytes(id, safe="") + "/signal"
+    path = "" if id is None else "/execs/" + urllib.parse.quote_from_bytes(id, safe="")
+    path += "/signal"
     return handle._ask("POST", path, {"signal": number, "scope": scopes[scope]})
 
 
 _TRANSLATIONS: dict[str, Callable[..., Any]] = {
+    "rollbox_connect": _connect,
+    "rollbox_publish": _publish,
+    "rollbox_resize": _resize,
     "rollbox_sandbox_query": lambda handle, query, *_: handle._ask("GET", _QUERIES[query]),
     "rollbox_pause": lambda handle: handle._ask("POST", "/pause"),
     "rollbox_resume": lambda handle: handle._ask("POST", "/resume"),

@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A command as a request's body has it, for runs, execs and channels. */
+#ifndef ROLLBOX_SERVE_COMMAND_H
+#define ROLLBOX_SERVE_COMMAND_H
+
+#include "serve/server.h"
+
+/* Points into the exchange's body. */
+struct command {
+    const char **argv, **env;
+    struct rollbox_file *files;
+    size_t n_files, n_owned;
+    void *owned[1024]; /* decoded data and "K=V" */
+    const char *cwd, *user;
+    const void *stdin_data;
+    size_t stdin_length;
+    int64_t timeout_ms, output_limit;
+    bool is_code;
+};
+
+/* NULL: the answer is given. */
+struct command *command_read(struct exchange *exchange);
+void command_free(struct command *command);
+/* What a run and a command in a sandbox have in common; points into the command. */
+struct rollbox_run_options command_run_options(const struct command *command);
+struct rollbox_exec_options command_exec_options(const struct command *command);
+/* Counts a running command of the token. False: the answer is given. */
+bool command_may_run(struct exchange *exchange);
+/* The terminal of the member `key` of an object; false: the answer is given. */
+bool command_terminal(struct exchange *exchange, const json_t *value, struct rollbox_terminal *ret);
+
+#endif
