@@ -49,6 +49,7 @@ int cmd_template(const struct options *options);
 int cmd_serve(const struct options *options);
 int cmd_token(const struct options *options);
 int cmd_store(const struct options *options);
+int cmd_volume(const struct options *options);
 int cmd_engine_start(const struct options *options);
 int cmd_engine_status(const struct options *options);
 int cmd_debug_dump(const struct options *options);

@@ -286,6 +286,21 @@ static const struct command commands[] = {
         COMMAND_STORE_FSCK, 0, 0, cmd_store, 0 },
     { "store df", "", "show the size of the store, and how much of it is unused", NULL,
         COMMAND_STORE_DF, 0, 0, cmd_store, 0 },
+    { "volume create", "NAME", "make an empty volume, which sandboxes can mount",
+        "It is kept until it is removed, with all that sandboxes write to it.\n"
+        "Example: rollbox volume create --size 10G data; rollbox run --volume data:/data -- sh -c "
+        "'date > /data/now'\n",
+        COMMAND_VOLUME_CREATE, 1, 1, cmd_volume, 0 },
+    { "volume ls", "", "list the volumes, and whether sandboxes use them", NULL, COMMAND_VOLUME_LS,
+        0, 0, cmd_volume, 0 },
+    { "volume rm", "NAME", "remove a volume that no sandbox uses, with its files", NULL,
+        COMMAND_VOLUME_RM, 1, 1, cmd_volume, 0 },
+    { "volume inspect", "NAME", "show a volume: its size, limit and use", NULL,
+        COMMAND_VOLUME_INSPECT, 1, 1, cmd_volume, 0 },
+    { "volume df", "", "show the sizes of all volumes", NULL, COMMAND_VOLUME_DF, 0, 0, cmd_volume,
+        0 },
+    { "volume snapshot", "NAME", "make a volume --name with the files that NAME has now", NULL,
+        COMMAND_VOLUME_SNAPSHOT, 1, 1, cmd_volume, 0 },
     { "template create", "NAME",
         "create a template: a Python interpreter that has run code, to run programs in forks of it",
         "It lasts until it is removed or the engine ends, and is the sandbox template.NAME of the "

@@ -38,11 +38,15 @@
     (COMMAND_ENGINE_START | COMMAND_ENGINE_STATUS | COMMAND_ENGINE_STOP | COMMAND_DEBUG_DUMP |     \
         SESSION_COMMANDS)
 #define IMPORT_COMMANDS (COMMAND_IMAGE_IMPORT | COMMAND_IMPORT)
+#define VOLUME_COMMANDS                                                                            \
+    (COMMAND_VOLUME_CREATE | COMMAND_VOLUME_LS | COMMAND_VOLUME_RM | COMMAND_VOLUME_INSPECT |      \
+        COMMAND_VOLUME_DF | COMMAND_VOLUME_SNAPSHOT)
 #define UNPACK_COMMANDS (IMPORT_COMMANDS | COMMAND_IMAGE_PULL)
 #define REGISTRY_COMMANDS COMMAND_IMAGE_PULL
 #define STORE_COMMANDS                                                                             \
     (UNPACK_COMMANDS | COMMAND_IMAGE_LS | COMMAND_IMAGE_RM | COMMAND_IMAGE_SHOW |                  \
-        COMMAND_STORE_PATH | COMMAND_STORE_GC | COMMAND_STORE_FSCK | COMMAND_STORE_DF)
+        COMMAND_STORE_PATH | COMMAND_STORE_GC | COMMAND_STORE_FSCK | COMMAND_STORE_DF |            \
+        VOLUME_COMMANDS)
 /* All commands except those whose output is a text for a person or a shell. */
 #define JSON_COMMANDS (EVERY_COMMAND & ~(COMMAND_COMPLETION | COMMAND_HELP))
 
@@ -141,8 +145,8 @@ const struct option option_table[] = {
     { OPTION_SCOPE, 0, "scope", "main|tree|children|group", OPTION_TEXT, COMMAND_KILL, NULL,
         "which processes of the command get it (default tree)" },
     { OPTION_QUIET, 'q', "quiet", NULL, OPTION_FLAG,
-        COMMAND_PS | COMMAND_TREE | COMMAND_IMAGE_LS | COMMAND_TEMPLATE_LS, NULL,
-        "print only names (ps NAME: process ids)" },
+        COMMAND_PS | COMMAND_TREE | COMMAND_IMAGE_LS | COMMAND_VOLUME_LS | COMMAND_TEMPLATE_LS,
+        NULL, "print only names (ps NAME: process ids)" },
     { OPTION_FOLLOW, 'f', "follow", NULL, OPTION_FLAG, COMMAND_LOGS, NULL,
         "follow the output until the command ends" },
     { OPTION_TAIL, 0, "tail", "N", OPTION_COUNT, COMMAND_LOGS, NULL,
@@ -175,6 +179,8 @@ const struct option option_table[] = {
         "overwrite the trajectory's file if it is not empty" },
     { OPTION_FORCE, 'f', "force", NULL, OPTION_FLAG, COMMAND_COMMIT, NULL,
         "even if the host's files were changed meanwhile" },
+    { OPTION_VOLUME_NAME, 0, "name", "NAME", OPTION_TEXT, COMMAND_VOLUME_SNAPSHOT, NULL,
+        "the new volume's name (required): A-Z a-z 0-9 . _ -" },
     { OPTION_STORE_NAME, 0, "name", "NAME", OPTION_TEXT, IMPORT_COMMANDS, NULL,
         "its name (required): A-Z a-z 0-9 . _ : @ / + -" },
     { OPTION_STORE_NAME, 0, "name", "NAME", OPTION_TEXT, COMMAND_IMAGE_PULL, NULL,
@@ -262,6 +268,11 @@ const struct option option_table[] = {
         "many: 65,536 users, of which root may chown, su, install packages (default one)" },
     { OPTION_HOSTNAME, 0, "hostname", "NAME", OPTION_TEXT, POLICY_COMMANDS, "hostname",
         "the host name seen inside (default rollbox)" },
+    { OPTION_VOLUME, 0, "volume", "NAME:PATH[:MODE]", OPTION_TEXT, POLICY_COMMANDS, "volumes",
+        "mount a volume at PATH: it outlives the sandbox. MODE: exclusive (default), shared, ro, "
+        "private" },
+    { OPTION_SIZE_LIMIT, 0, "size", "SIZE", OPTION_SIZE, COMMAND_VOLUME_CREATE, NULL,
+        "how much the volume may hold, such as 10G (default: no limit)" },
     { OPTION_NET, 0, "net", "none|loopback|allow|host", OPTION_TEXT, POLICY_COMMANDS, "net",
         "network (default none; with --allow: allow)" },
     { OPTION_PUBLISH, 0, "publish", "[ADDRESS:]PORT", OPTION_TEXT,

@@ -72,6 +72,30 @@ static bool has_no_place(const struct option_use *use) {
     return use->option->kind == OPTION_PATH && use->value[0] != '/' && !getcwd(cwd, sizeof cwd);
 }
 
+/* NAME:PATH or NAME:PATH:MODE. What is wrong with the parts is said by the check of the policy. */
+static int add_volume(json_t *policy, const char *key, const char *value) {
+    const char *colon = strchr(value, ':'), *path = colon ? colon + 1 : "";
+    const char *mode = strrchr(path, ':');
+    json_t *volumes = json_object_get(policy, key);
+    auto_free char *name = strndup(value, colon ? (size_t)(colon - value) : strlen(value));
+    auto_json json_t *volume = json_object();
+
+    if (!is_given(policy, key) && json_object_set_new(policy, key, volumes = json_object()) < 0)
+        return -ENOMEM;
+    if (!name || !volume)
+        return -ENOMEM;
+    if (json_object_set_new(
+            volume, "path", json_stringn(path, mode ? (size_t)(mode - path) : strlen(path))) < 0)
+        return -EILSEQ;
+    if (mode) {
+        const char *word = !strcmp(mode + 1, "ro") ? "read-only" : mode + 1;
+
+        if (json_object_set_new(volume, "mode", json_string(word)) < 0)
+            return -EILSEQ;
+    }
+    return json_object_set(volumes, name, volume) < 0 ? -EILSEQ : 0;
+}
+
 /* Puts one use of an option into the policy. */
 static int add_option(json_t *policy, const struct option_use *use) {
     const char *key = use->option->policy_key;
@@ -90,6 +114,8 @@ static int add_option(json_t *policy, const struct option_use *use) {
                    ? 0
                    : -EILSEQ;
     }
+    if (use->option->id == OPTION_VOLUME)
+        return add_volume(policy, key, use->value);
     auto_json json_t *value = option_value(use);
     if (!value)
         return -EILSEQ;

@@ -72,3 +72,20 @@ int cmd_store(const struct options *options) {
         return cli_become_store(options, "df");
     }
 }
+
+int cmd_volume(const struct options *options) {
+    switch (options->command->bit) {
+    case COMMAND_VOLUME_CREATE:
+        return cli_become_store(options, "volume-create");
+    case COMMAND_VOLUME_LS:
+        return cli_become_store(options, "volume-ls");
+    case COMMAND_VOLUME_RM:
+        return cli_become_store(options, "volume-rm");
+    case COMMAND_VOLUME_INSPECT:
+        return cli_become_store(options, "volume-inspect");
+    case COMMAND_VOLUME_DF:
+        return cli_become_store(options, "volume-df");
+    default:
+        return cli_become_store(options, "volume-snapshot");
+    }
+}

@@ -21,9 +21,11 @@ void key_net_record(struct reader *r, json_t *value);
 void key_net_replay(struct reader *r, json_t *value);
 void key_network(struct reader *r, json_t *value); /* publish.c, as the next */
 void key_publish(struct reader *r, json_t *value);
+void key_volumes(struct reader *r, json_t *value); /* volumes.c */
 
 /* After all keys: checks of the network keys against one another. */
 void network_check(struct reader *r);
 void publish_check(struct reader *r); /* after network_check */
+void volumes_check(struct reader *r); /* when the lists of paths are complete */
 
 #endif

@@ -30,6 +30,7 @@
 #include "policy/determinism.h"
 #include "policy/filter.h"
 #include "policy/network.h"
+#include "policy/volumes.h"
 #include "sys/confine.h"
 #include "sys/uapi.h"
 
@@ -177,11 +178,13 @@ static void add_file(struct compiler *c, const char *path, const char *content, 
 
 struct grant {
     const char *path, *real;
+    const char *source; /* on the host: `real`, or the files of a volume */
     enum plan_grant kind;
     enum plan_path_type type;
     unsigned index;
     bool late;
     bool optional;
+    bool is_volume;
     enum plan_covered {
         COVERED_NOT,
         COVERED_BY_DEFAULT,
@@ -197,7 +200,7 @@ static int compare_grants(const void *left, const void *right) {
 }
 
 static const char *const grant_keys[] = { "", "fs_readable", "fs_writable", "fs_shared",
-    "fs_denied" };
+    "fs_denied", "volumes" };
 
 static bool in_private_place(const struct compiler *c, const char *path) {
     return c->host->image || compiler_is_below(path, "/tmp") || compiler_is_below(path, "/var/tmp");
@@ -268,12 +271,52 @@ static int gather_grants(struct compiler *c, const struct policy_paths *paths,
                 "more than %d paths; grant their parents instead", MAX_GRANTS);
         grants[(*n)++] = (struct grant){ .path = path,
             .real = real,
+            .source = real,
             .kind = kind,
             .type = found[i].type,
             .index = (unsigned)i,
             .optional = paths->items[i].optional };
     }
     return 0;
+}
+
+/* A volume is a grant whose files are elsewhere. */
+static int gather_volumes(
+    struct compiler *c, struct grant *grants, size_t *n, struct rollbox_error *error) {
+    const size_t n_paths = *n;
+
+    for (size_t i = 0; i < c->policy->volumes.n; i++) {
+        const struct policy_volume *volume = &c->policy->volumes.items[i];
+        const struct plan_host_volume *found = &c->host->volumes[i];
+
+        for (size_t k = 0; k < n_paths; k++)
+            if (!in_private_place(c, volume->path) &&
+                compiler_is_below(volume->path, grants[k].real) &&
+                grants[k].kind != PLAN_GRANT_DENIED && found->at.type != PLAN_PATH_DIRECTORY)
+                return error_set(error, ROLLBOX_ERR_POLICY_INVALID, ENOENT, "policy",
+                    "volumes: %s: %s lies in %s, where the host has no such directory; use "
+                    "another path, such as /data",
+                    volume->name, volume->path, grants[k].real);
+        if (*n == MAX_GRANTS)
+            return error_set(error, ROLLBOX_ERR_POLICY_INVALID, E2BIG, "policy",
+                "more than %d paths; grant their parents instead", MAX_GRANTS);
+        grants[(*n)++] = (struct grant){ .path = volume->path,
+            .real = volume->path,
+            .source = found->files,
+            .kind = volume->mode == POLICY_VOLUME_READ_ONLY ? PLAN_GRANT_READABLE
+                    : volume->mode == POLICY_VOLUME_PRIVATE ? PLAN_GRANT_WRITABLE
+                                                            : PLAN_GRANT_SHARED,
+            .type = PLAN_PATH_DIRECTORY,
+            .index = (unsigned)i,
+            .is_volume = true };
+    }
+    return 0;
+}
+
+/* Of a volume the guest owns what the owner of its directory has; many users are those of the
+ * same numbers. */
+static uint64_t volume_owners(const struct compiler *c) {
+    return PLAN_BIND_IDMAP | (c->policy->many_users ? PLAN_BIND_ALL : 0);
 }
 
 /* A name for something in PLAN_HIDDEN. */
@@ -301,8 +344,10 @@ static void grant_bind(struct compiler *c, const struct grant *g, uint16_t tag) 
         .grant = tag,
         .mode = (uint32_t)attributes,
         .path = compiler_text(c, at),
-        .source = compiler_text(c, g->real),
-        .value = g->kind == PLAN_GRANT_SHARED && !device ? PLAN_BIND_IDMAP : 0,
+        .source = compiler_text(c, g->source),
+        .value = g->is_volume                              ? volume_owners(c)
+                 : g->kind == PLAN_GRANT_SHARED && !device ? PLAN_BIND_IDMAP
+                                                           : 0,
     };
     buf_add(&c->template_ops, &op, sizeof op);
     compiler_rule(c, at, access, PLAN_RULE_STATIC);
@@ -324,8 +369,8 @@ static void grant_writable(struct compiler *c, const struct grant *g, uint16_t t
         .grant = tag,
         .mode = READ_ONLY,
         .path = compiler_text(c, lower),
-        .source = compiler_text(c, g->real),
-        .value = PLAN_BIND_IDMAP };
+        .source = compiler_text(c, g->source),
+        .value = g->is_volume ? volume_owners(c) : PLAN_BIND_IDMAP };
     buf_add(&c->template_ops, &op, sizeof op);
     if (!g->late || in_private_place(c, g->real))
         op_add(c, g->late ? &c->box_ops : &c->template_ops,
@@ -387,7 +432,8 @@ static enum plan_covered look_for_covers(
     const struct compiler *c, const struct grant *grants, size_t n, const struct grant *g) {
     enum plan_covered covered = is_etc(g) ? COVERED_BY_DEFAULT : COVERED_NOT;
 
-    if (!c->host->overlay || g->kind != PLAN_GRANT_READABLE || g->type != PLAN_PATH_DIRECTORY)
+    if (!c->host->overlay || g->kind != PLAN_GRANT_READABLE || g->type != PLAN_PATH_DIRECTORY ||
+        g->is_volume)
         return COVERED_NOT;
     for (const struct grant *other = grants; other < grants + n; other++) {
         if ((other->kind == PLAN_GRANT_WRITABLE || other->kind == PLAN_GRANT_SHARED) &&
@@ -449,7 +495,8 @@ static void pin_parents(struct compiler *c, const struct grant *grants, size_t i
 /* As root each sandbox has an id of its own, and attaches a mount of the directory with that owner
  * before it binds it (guest/template/own_mounts.c). */
 static bool is_shown_as_own(const struct compiler *c, const struct grant *g) {
-    return c->host->is_root && g->kind == PLAN_GRANT_SHARED && !compiler_is_below(g->real, "/dev");
+    return c->host->is_root && (g->kind == PLAN_GRANT_SHARED || g->is_volume) &&
+           !compiler_is_below(g->real, "/dev");
 }
 
 /* All grants, parents before what lies in them. */
@@ -468,7 +515,9 @@ static int add_grants(struct compiler *c, struct rollbox_error *error) {
              c, &p->fs_writable, h->writable, PLAN_GRANT_WRITABLE, grants, &n, error)) < 0 ||
         (r = gather_grants(c, &p->fs_shared, h->shared, PLAN_GRANT_SHARED, grants, &n, error)) <
             0 ||
-        (r = gather_grants(c, &p->fs_denied, h->denied, PLAN_GRANT_DENIED, grants, &n, error)) < 0)
+        (r = gather_grants(c, &p->fs_denied, h->denied, PLAN_GRANT_DENIED, grants, &n, error)) <
+            0 ||
+        (r = gather_volumes(c, grants, &n, error)) < 0)
         return r;
     qsort(grants, n, sizeof *grants, compare_grants);
     for (size_t i = 0; i < n; i++) {
@@ -488,7 +537,7 @@ static int add_grants(struct compiler *c, struct rollbox_error *error) {
         bool is_in_shared =
             g->kind == PLAN_GRANT_DENIED && inside && inside->kind == PLAN_GRANT_SHARED;
         g->late = below_late || is_in_shared || in_private_place(c, g->real);
-        uint16_t tag = plan_grant(g->kind, g->index);
+        uint16_t tag = plan_grant(g->is_volume ? PLAN_GRANT_VOLUME : g->kind, g->index);
         if (!g->late && is_shown_as_own(c, g)) {
             op_add(c, &c->template_ops,
                 g->type == PLAN_PATH_DIRECTORY ? PLAN_OP_MKDIR : PLAN_OP_FILE, g->real,
@@ -501,7 +550,7 @@ static int add_grants(struct compiler *c, struct rollbox_error *error) {
                 deny_grant(c, g, is_in_shared, tag);
         } else if (g->kind == PLAN_GRANT_WRITABLE) {
             grant_writable(c, g, tag);
-        } else if (!(g->kind == PLAN_GRANT_READABLE && inside &&
+        } else if (!(g->kind == PLAN_GRANT_READABLE && inside && !g->is_volume &&
                        inside->kind == PLAN_GRANT_READABLE)) {
             g->covered = look_for_covers(c, grants, n, g);
             if (g->covered)
@@ -888,7 +937,9 @@ static void user_ids(struct compiler *c) {
         /* In a directory that writes through, a file of root's is one of the directory's owner, so
          * that capabilities of a program would hold on the host. */
         c->plan.capabilities =
-            PLAN_CAPABILITIES & ~(c->policy->fs_shared.n ? UINT64_C(1) << PLAN_CAP_SETFCAP : 0);
+            PLAN_CAPABILITIES & ~(c->policy->fs_shared.n || policy_writes_volumes(c->policy)
+                                        ? UINT64_C(1) << PLAN_CAP_SETFCAP
+                                        : 0);
         c->plan.outer_uid = PLAN_MANY_FIRST;
         return;
     }
@@ -971,13 +1022,16 @@ static int compile_filter(
         .deny_uncharged = !c->host->memory_cgroup,
         .allow_segments = c->plan.segment_bytes > 0,
         .allow_affinity = c->plan.flags & PLAN_SERIAL && (!c->plan.affinity || c->host->cpu_cgroup),
-        .deny_setid_bits = c->policy->fs_shared.n > 0,
+        /* A volume is open to nobody but its owner, and mounted nosuid; many users need the bits
+         * elsewhere. */
+        .deny_setid_bits = c->policy->fs_shared.n > 0 ||
+                           (policy_writes_volumes(c->policy) && !c->policy->many_users),
         .keep_metadata = c->policy->isolation == POLICY_ISOLATION_PROCESS && !c->host->own_ids,
         .allow_listener = c->plan.flags & (PLAN_SEED | PLAN_CLOCK),
         .allow_getfd = c->plan.flags & PLAN_CLOCK,
         .many_users = c->policy->many_users,
         .deny_reserve = c->plan.flags & PLAN_ON_DISK,
-        .no_sync = !c->policy->fs_shared.n,
+        .no_sync = !c->policy->fs_shared.n && !policy_writes_volumes(c->policy),
     };
     int n = filter_build(&options, program, FILTER_MAX_INSTRUCTIONS);
 
@@ -1048,11 +1102,16 @@ static int refuse_missing(const struct compiler *c, struct rollbox_error *error)
         return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "policy",
             "users many: isolation process has no user namespace; use isolation namespace");
     /* On these root would own nothing: only the host's root can show files with other owners. */
-    if (p->many_users && !c->host->is_root && (p->fs_writable.n || p->fs_shared.n))
+    if (p->many_users && !c->host->is_root && (p->fs_writable.n || p->fs_shared.n || p->volumes.n))
         return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "policy",
             "users many: %s: an ordinary user's sandboxes of many users cannot own files of the "
             "host; copy them in with rollbox cp, run rollbox as root, or use users one",
-            p->fs_writable.n ? "fs_writable" : "fs_shared");
+            p->volumes.n       ? "volumes"
+            : p->fs_writable.n ? "fs_writable"
+                               : "fs_shared");
+    if (p->volumes.n && p->isolation == POLICY_ISOLATION_PROCESS)
+        return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "policy",
+            "volumes: isolation process has no mounts of its own; use isolation namespace");
     if (p->image && p->isolation == POLICY_ISOLATION_PROCESS)
         return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "policy",
             "image: isolation process has no root file system of its own; use isolation namespace");

@@ -67,7 +67,8 @@ enum plan_grant {
     PLAN_GRANT_READABLE = 1,
     PLAN_GRANT_WRITABLE,
     PLAN_GRANT_SHARED,
-    PLAN_GRANT_DENIED
+    PLAN_GRANT_DENIED,
+    PLAN_GRANT_VOLUME,
 };
 #define plan_grant(kind, index) ((uint16_t)((kind) << 12 | (index)))
 
@@ -276,6 +277,12 @@ struct plan_image_place {
                           between; of a file: the topmost, below PLAN_HIDDEN "/store" */
 };
 
+/* A volume of the policy. */
+struct plan_host_volume {
+    const char *files;        /* its directory in the store, without links */
+    struct plan_host_path at; /* what the host has at its path in the sandbox */
+};
+
 struct plan_host {
     const struct plan_image *image;    /* NULL: the policy names none */
     const struct plan_image *snapshot; /* likewise; image or snapshot */
@@ -298,7 +305,8 @@ struct plan_host {
     unsigned cpus;                          /* usable by us */
     uint64_t open_files_max, processes_max; /* our hard limits */
     struct plan_host_path *readable, *writable, *shared,
-        *denied;                   /* parallel to the policy's lists */
+        *denied;                            /* parallel to the policy's lists */
+    const struct plan_host_volume *volumes; /* parallel to the policy's */
     const char *const *root_links; /* name, target, name, target, ..., NULL: the host's top-level
                                       symbolic links (merged /usr) */
     const char *cpuinfo, *stat, *meminfo, *loadavg,

@@ -23,6 +23,7 @@
 #include "base/cleanup.h"
 #include "policy/network_read.h"
 #include "policy/read.h"
+#include "policy/volumes.h"
 
 #define MAX_TEXT (1u << 20)
 #define MAX_PATHS 1024u
@@ -641,7 +642,7 @@ static void key_isolation(struct reader *r, json_t *value) {
     X(net_max_upload) X(net_max_download) X(net_max_rate) X(net_idle) X(net_log) \
     X(net_log_file) X(net_record) \
     X(net_replay) X(publish) X(network) X(random_seed) X(time_start) X(time_mode) X(serial) \
-    X(isolation)
+    X(isolation) X(volumes)
 /* clang-format on */
 
 static const char *const key_names[] = {
@@ -936,6 +937,8 @@ int policy_parse(
         check_conflicts(&r);
     if (!r.bad)
         complete_policy(&r);
+    if (!r.bad)
+        volumes_check(&r);
     json_decref(root);
 
     if (r.out_of_memory || r.bad) {
@@ -990,6 +993,7 @@ struct policy *policy_free(struct policy *policy) {
     free(policy->hostname);
     free(policy->time_start);
     net_rules_done(&policy->network);
+    policy_volumes_done(&policy->volumes);
     free(policy->publish.items);
     free(policy->network_name);
     free(policy);

@@ -39,6 +39,13 @@ struct publish_ports {
     size_t n;
 };
 
+struct policy_volume; /* policy/volumes.h */
+
+struct policy_volumes {
+    struct policy_volume *items;
+    size_t n;
+};
+
 struct policy {
     struct policy_paths fs_readable; /* default /usr /bin /sbin /lib /lib32 /lib64 /libx32 /etc
                                         /opt, all optional */
@@ -48,8 +55,9 @@ struct policy {
     struct policy_paths fs_shared;   /* writes through */
     struct policy_paths fs_denied;   /* default: the known secrets below /etc, all optional; a given
                                         list is added to them */
-    char *image;                     /* NULL: none */
-    char *cwd;                       /* NULL: /tmp */
+    struct policy_volumes volumes;
+    char *image;  /* NULL: none */
+    char *cwd;    /* NULL: /tmp */
     char *python; /* the interpreter that python3 is in the sandbox; NULL: that of its PATH */
     struct policy_strings env; /* "K=V", in the order given, a later one replaces an earlier */
     bool clean_env;  /* true: only the documented base environment + env; false: the caller's

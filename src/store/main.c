@@ -40,6 +40,8 @@
 #include "store/layer.h"
 #include "store/hibernate.h"
 #include "store/snapshot.h"
+#include "store/volume_job.h"
+#include "policy/policy.h"
 
 #define EXIT_ERROR 125
 #define EXIT_DAMAGE 1
@@ -49,6 +51,7 @@ struct arguments {
         *authfile, *creds;
     uint64_t stall_s;
     struct unpack_limits limits;
+    uint64_t size;
     bool json, no_progress, trusts, drops, quiet, insecure, missing;
 };
 
@@ -349,6 +352,10 @@ static void print_check(const json_t *json) {
             print_hibernated(row);
             continue;
         }
+        if (json_object_get(row, "volume")) {
+            printf("volume %s is damaged: %s\n", get_text(row, "volume"), get_text(row, "reason"));
+            continue;
+        }
         printf("layer %.12s is damaged: %s", get_text(row, "layer"), get_text(row, "reason"));
         json_array_foreach(json_object_get(row, "used_by"), j, user)
             printf("%s%s", j ? ", " : "; used by ", shown_value(json_string_value(user), ""));
@@ -381,6 +388,8 @@ static void print_usage(const json_t *json) {
         get_number(json, "woken"), size_text(get_number(json, "woken_bytes")));
     printf("%" JSON_INTEGER_FORMAT " engines have private files here, %s\n",
         get_number(json, "engines"), size_text(get_number(json, "boxes_bytes")));
+    printf("%" JSON_INTEGER_FORMAT " volumes, %s\n", get_number(json, "volumes"),
+        size_text(get_number(json, "volume_bytes")));
     printf("%s free\n", size_text(get_number(json, "free_bytes")));
 }
 
@@ -521,6 +530,69 @@ static void tell_faults(const json_t *json) {
         printf("%s %s\n", get_text(row, "name"), get_text(row, "command"));
 }
 
+static int call_volume_create(
+    int store, const struct arguments *arguments, json_t **ret_json, struct rollbox_error *error) {
+    return volume_create(store, arguments->operand, arguments->size, ret_json, error);
+}
+
+static int call_volume_copy(
+    int store, const struct arguments *arguments, json_t **ret_json, struct rollbox_error *error) {
+    if (!arguments->name)
+        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments",
+            "the snapshot needs a name: add --name NAME");
+    return volume_copy(store, arguments->operand, arguments->name, ret_json, error);
+}
+
+static int call_volume_list(
+    int store, const struct arguments *arguments, json_t **ret_json, struct rollbox_error *error) {
+    (void)arguments;
+    return volume_list(store, false, ret_json, error);
+}
+
+static int call_volume_usage(
+    int store, const struct arguments *arguments, json_t **ret_json, struct rollbox_error *error) {
+    (void)arguments;
+    return volume_list(store, true, ret_json, error);
+}
+
+static int call_volume_inspect(
+    int store, const struct arguments *arguments, json_t **ret_json, struct rollbox_error *error) {
+    return volume_inspect(store, arguments->operand, ret_json, error);
+}
+
+static int call_volume_remove(
+    int store, const struct arguments *arguments, json_t **ret_json, struct rollbox_error *error) {
+    *ret_json = json_object();
+    return volume_remove(store, arguments->operand, error);
+}
+
+static void print_volume(const json_t *row) {
+    const json_t *bytes = json_object_get(row, "bytes");
+
+    printf("%-32s", get_text(row, "name"));
+    if (bytes)
+        printf(" %9s in %" JSON_INTEGER_FORMAT " files", size_text(json_integer_value(bytes)),
+            get_number(row, "files"));
+    if (get_number(row, "max_bytes"))
+        printf("  at most %s", size_text(get_number(row, "max_bytes")));
+    printf("  %s%s%s\n", get_text(row, "use"), get_text(row, "problem")[0] ? "  DAMAGED: " : "",
+        get_text(row, "problem"));
+}
+
+static void print_volumes(const json_t *json) {
+    const json_t *row;
+    size_t i;
+
+    json_array_foreach(json_object_get(json, "volumes"), i, row) print_volume(row);
+}
+
+static void print_volume_names(const json_t *json) {
+    const json_t *row;
+    size_t i;
+
+    json_array_foreach(json_object_get(json, "volumes"), i, row) puts(get_text(row, "name"));
+}
+
 static const struct command commands[] = {
     { "import", "PATH",
         "import an image: an OCI layout, or a tar of one or of docker save; --name NAME", true,
@@ -562,6 +634,16 @@ static const struct command commands[] = {
         call_describe_hibernated, tell_nothing },
     { "forget", NULL, "empty the trash, and remove the leftovers of interrupted calls", true, false,
         call_forget, tell_nothing },
+    { "volume-create", "NAME", "make an empty volume; --size SIZE limits it", true, true,
+        call_volume_create, print_volume },
+    { "volume-snapshot", "NAME", "make a volume with another one's files; --name NAME", true, false,
+        call_volume_copy, print_volume },
+    { "volume-ls", NULL, "list the volumes", true, true, call_volume_list, print_volumes },
+    { "volume-df", NULL, "show the sizes of the volumes", true, true, call_volume_usage,
+        print_volumes },
+    { "volume-inspect", "NAME", "show one volume", true, false, call_volume_inspect, print_volume },
+    { "volume-rm", "NAME", "remove a volume and its files", true, false, call_volume_remove,
+        tell_nothing },
     { "faults", NULL, "list the fault points (see ROLLBOX_FAULT)", false, false, call_faults,
         tell_faults },
 };
@@ -637,6 +719,11 @@ static int set_option(
         arguments->socket = value;
     else if (strcmp(name, "policy") == 0)
         arguments->policy = value;
+    else if (strcmp(name, "size") == 0)
+        r = policy_parse_size(value, &arguments->size) < 0 || arguments->size < 65536
+                ? error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments",
+                      "--size %s: must be a size of at least 64K, such as 10G", value)
+                : 0;
     else if (strcmp(name, "max-entries") == 0)
         r = parse_number(
             name, value, FILES_MAX_ENTRIES * 10ull, &arguments->limits.max_entries, error);
@@ -726,7 +813,9 @@ static int run_command(const struct command *command, const struct arguments *ar
         json_dumpf(json, stdout, JSON_COMPACT | (isatty(STDOUT_FILENO) ? JSON_ENSURE_ASCII : 0));
         putchar('\n');
     } else {
-        (arguments->quiet && command->tell == print_list ? print_names : command->tell)(json);
+        (arguments->quiet && command->tell == print_list         ? print_names
+            : arguments->quiet && command->tell == print_volumes ? print_volume_names
+                                                                 : command->tell)(json);
     }
     json_decref(json);
     if (fflush(stdout) < 0 || ferror(stdout)) {

@@ -20,6 +20,7 @@
 #include "store/manifests.h"
 #include "store/hibernated_gc.h"
 #include "store/store.h"
+#include "store/volume_job.h"
 
 static int out_of_memory(struct rollbox_error *error) {
     return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "store", "out of memory");
@@ -438,6 +439,8 @@ int maintenance_check(int store, json_t **ret_json, struct rollbox_error *error)
     references_done(&references);
     if (r == 0)
         r = hibernated_gc_check(store, damaged, &sleepers, error);
+    if (r == 0)
+        r = volume_check(store, damaged, error);
     json_t *both = json_pack("{s:I, s:I, s:o, s:o}", "layers", (json_int_t)layers, "asleep",
         (json_int_t)sleepers, "damaged", damaged, "manifests", manifests.list);
     if (r < 0) {
@@ -454,7 +457,7 @@ int maintenance_usage(int store, json_t **ret_json, struct rollbox_error *error)
     struct references references;
     uint64_t bytes = 0, unused_bytes = 0, layers = 0, unused = 0, images = 0;
     struct hibernated_usage asleep = { 0 }, woken = { 0 };
-    uint64_t engines = 0, box_bytes = 0;
+    uint64_t engines = 0, box_bytes = 0, volumes = 0, volume_bytes = 0;
     struct statvfs room;
     struct names names;
     int r = find_references(store, &references, &images, error);
@@ -482,16 +485,20 @@ int maintenance_usage(int store, json_t **ret_json, struct rollbox_error *error)
         r = hibernated_gc_measure(store, &asleep, &woken, error);
     if (r == 0)
         r = disk_uppers_measure(store, &engines, &box_bytes, error);
+    if (r == 0)
+        r = volume_measure(store, &volumes, &volume_bytes, error);
     if (r == 0 && fstatvfs(store, &room) < 0)
         r = fail_maintenance(error, -errno, "query the store's file system");
     if (r < 0)
         return r;
-    *ret_json = json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}",
-        "images", (json_int_t)images, "snapshots", (json_int_t)snapshots, "layers",
-        (json_int_t)layers, "bytes", (json_int_t)bytes, "unused_layers", (json_int_t)unused,
-        "unused_bytes", (json_int_t)unused_bytes, "asleep", (json_int_t)asleep.n, "asleep_bytes",
-        (json_int_t)asleep.bytes, "woken", (json_int_t)woken.n, "woken_bytes",
-        (json_int_t)woken.bytes, "engines", (json_int_t)engines, "boxes_bytes",
-        (json_int_t)box_bytes, "free_bytes", (json_int_t)(room.f_bavail * room.f_frsize));
+    *ret_json =
+        json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}",
+            "images", (json_int_t)images, "snapshots", (json_int_t)snapshots, "layers",
+            (json_int_t)layers, "bytes", (json_int_t)bytes, "unused_layers", (json_int_t)unused,
+            "unused_bytes", (json_int_t)unused_bytes, "asleep", (json_int_t)asleep.n,
+            "asleep_bytes", (json_int_t)asleep.bytes, "woken", (json_int_t)woken.n, "woken_bytes",
+            (json_int_t)woken.bytes, "engines", (json_int_t)engines, "boxes_bytes",
+            (json_int_t)box_bytes, "volumes", (json_int_t)volumes, "volume_bytes",
+            (json_int_t)volume_bytes, "free_bytes", (json_int_t)(room.f_bavail * room.f_frsize));
     return *ret_json ? 0 : out_of_memory(error);
 }

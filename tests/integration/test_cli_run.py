@@ -356,7 +356,7 @@ def test_unknown_commands(cli):
 SESSION = ["create", "exec", "attach", "logs", "forward", "port", "ps", "stats", "inspect", "kill", "rm", "pause", "resume", "hibernate", "wake"]
 SNAPSHOT = ["snapshot show", "snapshot verify", "snapshot", "fork", "restore", "reset", "tree", "diff", "commit", "discard", "export"]
 IMAGE = ["import", "image import", "image ls", "image rm", "image show"]
-STORE = ["store path", "store gc", "store fsck", "store df"]
+STORE = ["store path", "store gc", "store fsck", "store df", "volume create", "volume ls", "volume rm", "volume inspect", "volume df", "volume snapshot"]
 TEMPLATE = ["template create", "template ls", "template rm"]
 ENGINE = ["engine start", "engine status", "engine stop", "net log", "net test", "net set", "serve", "token create", "token ls", "token rm", "debug dump"]
 RECORD = ["record", "replay", "verify"]
@@ -377,7 +377,7 @@ def page_of(command):
     for group, commands in (("session", SESSION), ("snapshot", SNAPSHOT), ("image", IMAGE), ("record", RECORD)):
         if command in commands:
             return f"rollbox-{group}.1.scd"
-    return f"rollbox-{first}.1.scd" if first in ("run", "batch", "doctor", "policy", "cp", "store", "template", "engine") else "rollbox.1.scd"
+    return f"rollbox-{first}.1.scd" if first in ("run", "batch", "doctor", "policy", "cp", "store", "template", "engine", "volume") else "rollbox.1.scd"
 
 
 def test_version(cli):

@@ -61,6 +61,7 @@ _KEYS = _PATH_LISTS + (
     "time_mode",
     "serial",
     "isolation",
+    "volumes",
 )
 POLICY_KEYS = frozenset(_KEYS)
 
@@ -99,6 +100,15 @@ def _json_value(key: str, value: object) -> object:
         return _list(key, value)
     if key in ("image", "cwd", "python", "net_log_file", "net_record", "net_replay"):
         return _path(key, value)
+    if key == "volumes":
+        if not isinstance(value, Mapping):
+            raise InvalidArgument(
+                f"volumes: it must be a mapping of names to paths, not {value!r}", stage="policy"
+            )
+        return {
+            name: dict(item) if isinstance(item, Mapping) else _path(f"volumes[{name!r}]", item)
+            for name, item in value.items()
+        }
     if key == "env":
         if not isinstance(value, Mapping):
             raise InvalidArgument(
@@ -168,6 +178,8 @@ class Policy:
         time_mode: "offset" (the real rate) or "virtual" (waits end at once, by a clock that jumps).
         serial: Run one thread at a time, in an order that repeats; needs time_mode "virtual".
         isolation: "namespace" or "process".
+        volumes: Volumes of the store (docs/how-to/volumes.md): {"data": "/data"}, or with a mode
+            {"data": {"path": "/data", "mode": "read-only"}} ("exclusive", "shared", "private").
 
     Raises:
         InvalidArgument: A value has no place in JSON, or is of the wrong kind. `check`, and the
@@ -230,6 +242,7 @@ class Policy:
         time_mode: Optional[str] = None,
         serial: Optional[bool] = None,
         isolation: Optional[str] = None,
+        volumes: Optional[Mapping[str, Union[PathLike, Mapping[str, Any]]]] = None,
     ) -> None:
         given = locals()
         values = {key: _json_value(key, given[key]) for key in _KEYS if given[key] is not None}

@@ -39,6 +39,7 @@
 #include "engine/core/log.h"
 #include "engine/network/gateway.h"
 #include "engine/box/own_mounts.h"
+#include "engine/box/volume_lease.h"
 #include "policy/determinism.h"
 #include "sys/proc.h"
 #include "sys/sockmem.h"
@@ -186,6 +187,7 @@ static void box_free(struct box *box) {
         process_end_strays(engine);
     }
     box->upper = disk_upper_put(box->upper);
+    volume_leases_drop(box);
     if (box->lower.held)
         box->lower.release(box->lower.held);
     list_remove(&box->node);
@@ -566,6 +568,10 @@ int box_new(struct profile *profile, const struct box_config *config,
     box->file_ids = no_ids;
     box->sockets.sockmem.fd = box->sockets.sockmem.protocols = -EBADF;
     box_set_owner(box, NULL, NULL);
+    if ((r = volume_leases_take(box, owner, error)) < 0) {
+        free(box);
+        return r;
+    }
     list_init(&box->in_profile);
     list_init(&box->creation.job.node);
     list_add_tail(&engine->boxes.all, &box->node);

@@ -27,6 +27,7 @@
 
 struct box;
 struct disk_upper;
+struct volume_leases;
 struct engine;
 struct profile;
 
@@ -131,6 +132,7 @@ struct box_lower {
     const void *restored_image; /* see box_config */
     void *held;                 /* layers on disk; NULL: there are none */
     void (*release)(void *held);
+    struct volume_leases *volumes; /* volume_lease.h; NULL: its policy has none */
 };
 
 /* The files of a box before its first command: box_files.c. */

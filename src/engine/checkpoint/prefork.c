@@ -19,7 +19,7 @@ static void make_preforked(struct checkpoint *checkpoint, struct profile *profil
     struct box_layers layers;
     struct box *box;
 
-    if (snapshot_box_layers(base, &layers) < 0)
+    if (profile->policy->volumes.n || snapshot_box_layers(base, &layers) < 0)
         return;
     config->layers = &layers;
     config->tracks = checkpoint->notes;

@@ -77,7 +77,8 @@ struct engine_files {
 };
 
 struct engine_boxes {
-    struct list all; /* struct box.node */
+    struct list all;     /* struct box.node */
+    struct list volumes; /* struct held_volume.node: volume_lease.c */
     unsigned n;
     unsigned next_slot;
     int64_t poll_cost_ns; /* time to ask all of them once how much waits in their sockets */

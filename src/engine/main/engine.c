@@ -317,7 +317,8 @@ static void on_tally(uint64_t tally, const char *network) {
 static int start_engine(struct engine *engine, const struct serve_options *options) {
     struct list *lists[] = { &engine->server.clients, &engine->profiles.all, &engine->boxes.all,
         &engine->runs.all, &engine->runs.turns, &engine->results.all, &engine->sessions.all,
-        &engine->outputs.streams, &engine->outputs.drains, &engine->zygotes.all, &engine->copies };
+        &engine->outputs.streams, &engine->outputs.drains, &engine->zygotes.all, &engine->copies,
+        &engine->boxes.volumes };
     sigset_t ignored;
     int r;
 

@@ -22,6 +22,7 @@
 #include "base/error.h"
 #include "base/fd.h"
 #include "engine/box/disk_upper.h"
+#include "engine/box/volume_lease.h"
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/core/context.h"
 #include "engine/core/janitor.h"
@@ -33,6 +34,7 @@
 #include "engine/session/session.h"
 #include "engine/snapshot/layer.h"
 #include "engine/store_job/store_job.h"
+#include "policy/volumes.h"
 #include "store/commit.h"
 
 #define MAX_LAYERS 256
@@ -81,9 +83,18 @@ static json_t *under_place(const struct profile *profile, const char *path) {
     return lower;
 }
 
+/* The same of a private volume: its files. */
+static json_t *under_volume(const struct profile *profile, const struct plan_op *op) {
+    const struct policy_volume *volume = &profile->policy->volumes.items[op->grant & 0xfff];
+    auto_free char *files = NULL;
+
+    return volume_lease_find(volume->name, &files, NULL) < 0 ? NULL : json_pack("[s]", files);
+}
+
 /* Can it be committed to, and is it to be (only; NULL: all)? */
 static bool is_published(const struct plan_op *op, const char *path, const char *only) {
-    return op->kind == PLAN_OP_PLACE && op->source && op->grant && (!only || !strcmp(path, only));
+    return op->kind == PLAN_OP_PLACE && op->source && op->grant &&
+           op->grant >> 12 != PLAN_GRANT_VOLUME && (!only || !strcmp(path, only));
 }
 
 static json_t *places_of(const struct profile *profile, const char *only, bool with_stored,
@@ -112,7 +123,9 @@ static json_t *places_of(const struct profile *profile, const char *only, bool w
             json_object_set_new(place, "base_dev", json_integer((json_int_t)device));
             json_object_set_new(place, "base_ino", json_integer((json_int_t)inode));
         }
-        json_t *lower = place && with_stored ? under_place(profile, path) : NULL;
+        json_t *lower = !place || !with_stored                    ? NULL
+                        : ops[i].grant >> 12 == PLAN_GRANT_VOLUME ? under_volume(profile, &ops[i])
+                                                                  : under_place(profile, path);
         if (lower)
             json_object_set_new(place, "under", lower);
         json_array_append_new(places, place);

@@ -21,10 +21,12 @@
 #include "base/fd.h"
 #include "engine/box/disk_upper.h"
 #include "engine/box/no_namespace.h"
+#include "engine/box/volume_lease.h"
 #include "engine/core/context.h"
 #include "engine/core/log.h"
 #include "engine/network/gateway_tls.h"
 #include "engine/pool/host_view.h"
+#include "policy/volumes.h"
 #include "store/commit.h"
 #include "sys/cgroup.h"
 #include "sys/proc.h"
@@ -43,6 +45,8 @@ struct host {
     const char *links[16];
     char link_texts[8][2][64];
     char *places[4]; /* private_places, NULL-terminated */
+    struct plan_host_volume *volumes;
+    size_t n_volumes;
     struct buf mount_texts;
     const char **mounts;
 };
@@ -61,6 +65,11 @@ struct host *host_free(struct host *host) {
         free(host->places[i]);
     buf_done(&host->mount_texts);
     free(host->mounts);
+    for (size_t i = 0; i < host->n_volumes; i++) {
+        free((char *)host->volumes[i].files);
+        free((char *)host->volumes[i].at.real);
+    }
+    free(host->volumes);
     buf_done(&host->ca_bundle);
     buf_done(&host->ca_java);
     buf_done(&host->cpuinfo);
@@ -363,6 +372,26 @@ static int scan_host(struct host *host, struct engine *engine, const struct poli
     return find_masked(host);
 }
 
+static int find_volumes(
+    struct host *host, const struct policy *policy, struct rollbox_error *error) {
+    int r = 0;
+
+    host->volumes = calloc(policy->volumes.n + 1, sizeof *host->volumes);
+    host->plan.volumes = host->volumes;
+    if (!host->volumes)
+        return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "policy", "out of memory");
+    for (size_t i = 0; r == 0 && i < policy->volumes.n; i++) {
+        struct plan_host_volume *found = &host->volumes[host->n_volumes++];
+        char *files = NULL;
+
+        r = volume_lease_find(policy->volumes.items[i].name, &files, error);
+        found->files = files;
+        if (r == 0 && look_up(policy->volumes.items[i].path, true, &found->at) < 0)
+            r = error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "policy", "out of memory");
+    }
+    return r;
+}
+
 /* The store's authority is made with the first policy that needs it, and the store, too. */
 static int read_certificates(
     struct engine *engine, struct buf *to, struct buf *to_java, struct rollbox_error *error) {
@@ -381,6 +410,10 @@ int host_look(struct engine *engine, const struct policy *policy, const struct i
     if (r == 0 && policy->disk_at == POLICY_DISK_STORE &&
         policy->isolation != POLICY_ISOLATION_PROCESS &&
         (r = disk_upper_directory(engine, &host->plan.uppers, error)) < 0) {
+        host_free(host);
+        return r;
+    }
+    if (r == 0 && (r = find_volumes(host, policy, error)) < 0) {
         host_free(host);
         return r;
     }
@@ -519,7 +552,7 @@ int path_identities_scan(
     for (size_t i = 0; i < ARRAY_SIZE(lists); i++)
         n += lists[i]->n;
     path_identities.etc_changed_ns = etc_changed();
-    path_identities.items = calloc(n + 2, sizeof *path_identities.items);
+    path_identities.items = calloc(n + policy->volumes.n + 2, sizeof *path_identities.items);
     if (!path_identities.items)
         return -ENOMEM;
     for (size_t i = 0; i < ARRAY_SIZE(lists); i++)
@@ -542,6 +575,17 @@ int path_identities_scan(
             path_identity->writable = lists[i] == &policy->fs_writable ? k : SIZE_MAX;
             path_identities.n++;
         }
+    for (size_t i = 0; i < policy->volumes.n; i++) {
+        struct path_identity *item = &path_identities.items[path_identities.n];
+
+        /* host_look says that there is none. */
+        if (volume_lease_find(policy->volumes.items[i].name, &item->path, NULL) < 0)
+            continue;
+        look_at(item);
+        item->base = item->is;
+        item->writable = SIZE_MAX;
+        path_identities.n++;
+    }
     if (later && look_for_later(policy, later, &path_identities) < 0) {
         path_identities_done(&path_identities);
         return -ENOMEM;

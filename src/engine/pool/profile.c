@@ -196,8 +196,8 @@ static int check_features(
         !features->is_root && !features->overlay_userxattr)
         missing = FEATURE_OVERLAY_USERXATTR;
     if (missing == FEATURE_COUNT && !is_process &&
-        (policy->fs_writable.n || policy->fs_shared.n || policy->image) && features->is_root &&
-        !features->idmapped_mounts)
+        (policy->fs_writable.n || policy->fs_shared.n || policy->image || policy->volumes.n) &&
+        features->is_root && !features->idmapped_mounts)
         missing = FEATURE_IDMAPPED_MOUNTS;
     if (missing == FEATURE_COUNT && !features->cgroup_v1 && !features->cgroup_v2 &&
         !features->proc_children)
@@ -715,6 +715,9 @@ int profile_keep_spares(struct profile *profile) {
                           : MIN(MAX(profile->n_running, 1u), profile->engine->features.cpus);
     struct rollbox_error error;
 
+    /* A spare would have the volumes mounted, and the first one of two would have them alone. */
+    if (profile->policy->volumes.n)
+        return 0;
     while (profile->n_spares < wanted && !profile->engine->stopping &&
            !profile->engine->runs.n_queued && box_has_room(profile->engine)) {
         struct box *box;

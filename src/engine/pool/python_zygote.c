@@ -532,7 +532,8 @@ static bool is_eligible(const struct profile *profile) {
          entry += strlen(entry) + 1)
         if (!is_harmless(entry))
             return false;
-    return !(profile->plan->flags & (PLAN_PROCESS | PLAN_SERIAL | PLAN_MANY_USERS));
+    return !profile->policy->volumes.n &&
+           !(profile->plan->flags & (PLAN_PROCESS | PLAN_SERIAL | PLAN_MANY_USERS));
 }
 
 bool interpreter_is_fixed(const struct profile *profile) {
