@@ -29,7 +29,7 @@ _rollbox() {
     [[ $cur != = ]] || cur=
     [[ $prev != = ]] || prev=${COMP_WORDS[COMP_CWORD - 2]}
     if ((COMP_CWORD == 1)); then
-        COMPREPLY=($(compgen -W 'run shell record replay verify batch doctor policy create exec attach logs forward port cp ps stats inspect kill rm pause resume hibernate wake snapshot fork restore reset tree diff commit discard export import image store template engine net serve token debug completion version help --help --version' -- "$cur"))
+        COMPREPLY=($(compgen -W 'run shell record replay verify batch doctor policy create exec attach logs forward port cp ps stats inspect kill rm pause resume hibernate wake snapshot fork restore reset tree diff commit discard export import image store volume template engine net serve token debug completion version help --help --version' -- "$cur"))
         return
     fi
     case $command in
@@ -59,6 +59,13 @@ _rollbox() {
     store)
         if ((COMP_CWORD == 2)); then
             COMPREPLY=($(compgen -W 'path gc fsck df' -- "$cur"))
+            return
+        fi
+        command="$command ${COMP_WORDS[2]}" first=3
+        ;;
+    volume)
+        if ((COMP_CWORD == 2)); then
+            COMPREPLY=($(compgen -W 'create ls rm inspect df snapshot' -- "$cur"))
             return
         fi
         command="$command ${COMP_WORDS[2]}" first=3
@@ -100,16 +107,16 @@ _rollbox() {
         ;;
     esac
     case $command in
-    'run') options='--interactive --tty --template --json --policy --readable --python --writable --shared --denied --image --memory --processes --cpus --disk --disk-at --open-files --output-limit --timeout --env --no-clean-env --cwd --user --users --hostname --net --allow --allow-file --secret --inject --net-log --net-record --net-replay --max-upload --isolation --seed --time-start --time-mode --serial --engine --help' ;;
-    'shell') options='--json --policy --readable --python --writable --shared --denied --image --memory --processes --cpus --disk --disk-at --open-files --output-limit --timeout --env --no-clean-env --cwd --user --users --hostname --net --allow --allow-file --secret --inject --net-log --net-record --net-replay --max-upload --isolation --seed --time-start --time-mode --serial --engine --help' ;;
-    'record') options='--output --interactive --keep --max-record --redact --redact-env --env-values --record-changes --force --json --policy --readable --python --writable --shared --denied --image --memory --processes --cpus --disk --disk-at --open-files --output-limit --timeout --env --no-clean-env --cwd --user --users --hostname --net --allow --allow-file --secret --inject --net-log --net-record --net-replay --max-upload --isolation --seed --time-start --time-mode --serial --engine --help' ;;
+    'run') options='--interactive --tty --template --json --policy --readable --python --writable --shared --denied --image --memory --processes --cpus --disk --disk-at --open-files --output-limit --timeout --env --no-clean-env --cwd --user --users --hostname --volume --net --allow --allow-file --secret --inject --net-log --net-record --net-replay --max-upload --isolation --seed --time-start --time-mode --serial --engine --help' ;;
+    'shell') options='--json --policy --readable --python --writable --shared --denied --image --memory --processes --cpus --disk --disk-at --open-files --output-limit --timeout --env --no-clean-env --cwd --user --users --hostname --volume --net --allow --allow-file --secret --inject --net-log --net-record --net-replay --max-upload --isolation --seed --time-start --time-mode --serial --engine --help' ;;
+    'record') options='--output --interactive --keep --max-record --redact --redact-env --env-values --record-changes --force --json --policy --readable --python --writable --shared --denied --image --memory --processes --cpus --disk --disk-at --open-files --output-limit --timeout --env --no-clean-env --cwd --user --users --hostname --volume --net --allow --allow-file --secret --inject --net-log --net-record --net-replay --max-upload --isolation --seed --time-start --time-mode --serial --engine --help' ;;
     'replay') options='--output --parent --trust --no-progress --force --json --policy --env --engine --help' ;;
-    'verify') options='--keep --max-record --redact --redact-env --env-values --record-changes --parent --trust --twice --no-files --no-progress --json --policy --readable --python --writable --shared --denied --image --memory --processes --cpus --disk --disk-at --open-files --output-limit --timeout --env --no-clean-env --cwd --user --users --hostname --net --allow --allow-file --secret --inject --net-log --net-record --net-replay --max-upload --isolation --seed --time-start --time-mode --serial --engine --help' ;;
-    'batch') options='--output --record --keep --max-record --redact --redact-env --env-values --jobs --ordered --retries --no-progress --force --json --policy --readable --python --writable --shared --denied --image --memory --processes --cpus --disk --disk-at --open-files --output-limit --timeout --env --no-clean-env --cwd --user --users --hostname --net --allow --allow-file --secret --inject --net-log --net-record --net-replay --max-upload --isolation --seed --time-start --time-mode --serial --engine --help' ;;
+    'verify') options='--keep --max-record --redact --redact-env --env-values --record-changes --parent --trust --twice --no-files --no-progress --json --policy --readable --python --writable --shared --denied --image --memory --processes --cpus --disk --disk-at --open-files --output-limit --timeout --env --no-clean-env --cwd --user --users --hostname --volume --net --allow --allow-file --secret --inject --net-log --net-record --net-replay --max-upload --isolation --seed --time-start --time-mode --serial --engine --help' ;;
+    'batch') options='--output --record --keep --max-record --redact --redact-env --env-values --jobs --ordered --retries --no-progress --force --json --policy --readable --python --writable --shared --denied --image --memory --processes --cpus --disk --disk-at --open-files --output-limit --timeout --env --no-clean-env --cwd --user --users --hostname --volume --net --allow --allow-file --secret --inject --net-log --net-record --net-replay --max-upload --isolation --seed --time-start --time-mode --serial --engine --help' ;;
     'doctor') options='--json --help' ;;
     'policy check') options='--json --help' ;;
-    'policy plan') options='--json --readable --python --writable --shared --denied --image --memory --processes --cpus --disk --disk-at --open-files --output-limit --timeout --env --no-clean-env --cwd --user --users --hostname --net --publish --network --allow --allow-file --secret --inject --net-log --net-record --net-replay --max-upload --isolation --seed --time-start --time-mode --serial --engine --help' ;;
-    'create') options='--record --keep --max-record --redact --redact-env --env-values --record-files --record-changes --name --idle --hibernate-after --auto-snapshot --auto-keep --ttl --lifetime --no-detach --force --json --policy --readable --python --writable --shared --denied --image --memory --processes --cpus --disk --disk-at --open-files --output-limit --timeout --env --no-clean-env --cwd --user --users --hostname --net --publish --network --allow --allow-file --secret --inject --net-log --net-record --net-replay --max-upload --isolation --seed --time-start --time-mode --serial --socket --help' ;;
+    'policy plan') options='--json --readable --python --writable --shared --denied --image --memory --processes --cpus --disk --disk-at --open-files --output-limit --timeout --env --no-clean-env --cwd --user --users --hostname --volume --net --publish --network --allow --allow-file --secret --inject --net-log --net-record --net-replay --max-upload --isolation --seed --time-start --time-mode --serial --engine --help' ;;
+    'create') options='--record --keep --max-record --redact --redact-env --env-values --record-files --record-changes --name --idle --hibernate-after --auto-snapshot --auto-keep --ttl --lifetime --no-detach --force --json --policy --readable --python --writable --shared --denied --image --memory --processes --cpus --disk --disk-at --open-files --output-limit --timeout --env --no-clean-env --cwd --user --users --hostname --volume --net --publish --network --allow --allow-file --secret --inject --net-log --net-record --net-replay --max-upload --isolation --seed --time-start --time-mode --serial --socket --help' ;;
     'exec') options='--interactive --tty --detach-keys --detach --shell --id --json --output-limit --timeout --env --cwd --user --socket --help' ;;
     'attach') options='--interactive --tty --detach-keys --json --socket --help' ;;
     'logs') options='--follow --tail --json --socket --help' ;;
@@ -146,7 +153,13 @@ _rollbox() {
     'store gc') options='--json --help' ;;
     'store fsck') options='--json --help' ;;
     'store df') options='--json --help' ;;
-    'template create') options='--python --json --policy --readable --writable --shared --denied --image --memory --processes --cpus --disk --disk-at --open-files --output-limit --timeout --env --no-clean-env --cwd --user --users --hostname --net --allow --allow-file --secret --inject --net-log --net-record --net-replay --max-upload --isolation --socket --help' ;;
+    'volume create') options='--json --size --help' ;;
+    'volume ls') options='--quiet --json --help' ;;
+    'volume rm') options='--json --help' ;;
+    'volume inspect') options='--json --help' ;;
+    'volume df') options='--json --help' ;;
+    'volume snapshot') options='--name --json --help' ;;
+    'template create') options='--python --json --policy --readable --writable --shared --denied --image --memory --processes --cpus --disk --disk-at --open-files --output-limit --timeout --env --no-clean-env --cwd --user --users --hostname --volume --net --allow --allow-file --secret --inject --net-log --net-record --net-replay --max-upload --isolation --socket --help' ;;
     'template ls') options='--quiet --json --socket --help' ;;
     'template rm') options='--json --socket --help' ;;
     'engine start') options='--background --log --log-level --log-format --json --socket --help' ;;

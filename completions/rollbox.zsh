@@ -23,7 +23,7 @@ _rollbox_templates() {
 _rollbox() {
     local command=$words[2] first=2
     if ((CURRENT == 2)); then
-        compadd -- run shell record replay verify batch doctor policy create exec attach logs forward port cp ps stats inspect kill rm pause resume hibernate wake snapshot fork restore reset tree diff commit discard export import image store template engine net serve token debug completion version help
+        compadd -- run shell record replay verify batch doctor policy create exec attach logs forward port cp ps stats inspect kill rm pause resume hibernate wake snapshot fork restore reset tree diff commit discard export import image store volume template engine net serve token debug completion version help
         return
     fi
     case $command in
@@ -53,6 +53,13 @@ _rollbox() {
     store)
         if ((CURRENT == 3)); then
             compadd -- path gc fsck df
+            return
+        fi
+        command="$command $words[3]" first=3
+        ;;
+    volume)
+        if ((CURRENT == 3)); then
+            compadd -- create ls rm inspect df snapshot
             return
         fi
         command="$command $words[3]" first=3
@@ -125,6 +132,7 @@ _rollbox() {
             '*--user=[the user seen inside\: box (default), root or a number]:NAME:' \
             '*--users=[many\: 65,536 users, of which root may chown, su, install packages (default one)]:value:(one many)' \
             '*--hostname=[the host name seen inside (default rollbox)]:NAME:' \
+            '*--volume=[mount a volume at PATH\: it outlives the sandbox. MODE\: exclusive (default), shared, ro, private]:NAME:PATH[:MODE]:' \
             '*--net=[network (default none; with --allow\: allow)]:value:(none loopback allow host)' \
             '*--allow=[a host that may be reached, such as pypi.org, '\''*.example.org\:8443'\'', 192.0.2.0/24 or @pypi]:HOST[:PORT]:' \
             '*--allow-file=[hosts that may be reached\: one a line, or a JSON list of rules]:FILE:_files' \
@@ -168,6 +176,7 @@ _rollbox() {
             '*--user=[the user seen inside\: box (default), root or a number]:NAME:' \
             '*--users=[many\: 65,536 users, of which root may chown, su, install packages (default one)]:value:(one many)' \
             '*--hostname=[the host name seen inside (default rollbox)]:NAME:' \
+            '*--volume=[mount a volume at PATH\: it outlives the sandbox. MODE\: exclusive (default), shared, ro, private]:NAME:PATH[:MODE]:' \
             '*--net=[network (default none; with --allow\: allow)]:value:(none loopback allow host)' \
             '*--allow=[a host that may be reached, such as pypi.org, '\''*.example.org\:8443'\'', 192.0.2.0/24 or @pypi]:HOST[:PORT]:' \
             '*--allow-file=[hosts that may be reached\: one a line, or a JSON list of rules]:FILE:_files' \
@@ -222,6 +231,7 @@ _rollbox() {
             '*--user=[the user seen inside\: box (default), root or a number]:NAME:' \
             '*--users=[many\: 65,536 users, of which root may chown, su, install packages (default one)]:value:(one many)' \
             '*--hostname=[the host name seen inside (default rollbox)]:NAME:' \
+            '*--volume=[mount a volume at PATH\: it outlives the sandbox. MODE\: exclusive (default), shared, ro, private]:NAME:PATH[:MODE]:' \
             '*--net=[network (default none; with --allow\: allow)]:value:(none loopback allow host)' \
             '*--allow=[a host that may be reached, such as pypi.org, '\''*.example.org\:8443'\'', 192.0.2.0/24 or @pypi]:HOST[:PORT]:' \
             '*--allow-file=[hosts that may be reached\: one a line, or a JSON list of rules]:FILE:_files' \
@@ -293,6 +303,7 @@ _rollbox() {
             '*--user=[the user seen inside\: box (default), root or a number]:NAME:' \
             '*--users=[many\: 65,536 users, of which root may chown, su, install packages (default one)]:value:(one many)' \
             '*--hostname=[the host name seen inside (default rollbox)]:NAME:' \
+            '*--volume=[mount a volume at PATH\: it outlives the sandbox. MODE\: exclusive (default), shared, ro, private]:NAME:PATH[:MODE]:' \
             '*--net=[network (default none; with --allow\: allow)]:value:(none loopback allow host)' \
             '*--allow=[a host that may be reached, such as pypi.org, '\''*.example.org\:8443'\'', 192.0.2.0/24 or @pypi]:HOST[:PORT]:' \
             '*--allow-file=[hosts that may be reached\: one a line, or a JSON list of rules]:FILE:_files' \
@@ -351,6 +362,7 @@ _rollbox() {
             '*--user=[the user seen inside\: box (default), root or a number]:NAME:' \
             '*--users=[many\: 65,536 users, of which root may chown, su, install packages (default one)]:value:(one many)' \
             '*--hostname=[the host name seen inside (default rollbox)]:NAME:' \
+            '*--volume=[mount a volume at PATH\: it outlives the sandbox. MODE\: exclusive (default), shared, ro, private]:NAME:PATH[:MODE]:' \
             '*--net=[network (default none; with --allow\: allow)]:value:(none loopback allow host)' \
             '*--allow=[a host that may be reached, such as pypi.org, '\''*.example.org\:8443'\'', 192.0.2.0/24 or @pypi]:HOST[:PORT]:' \
             '*--allow-file=[hosts that may be reached\: one a line, or a JSON list of rules]:FILE:_files' \
@@ -406,6 +418,7 @@ _rollbox() {
             '*--user=[the user seen inside\: box (default), root or a number]:NAME:' \
             '*--users=[many\: 65,536 users, of which root may chown, su, install packages (default one)]:value:(one many)' \
             '*--hostname=[the host name seen inside (default rollbox)]:NAME:' \
+            '*--volume=[mount a volume at PATH\: it outlives the sandbox. MODE\: exclusive (default), shared, ro, private]:NAME:PATH[:MODE]:' \
             '*--net=[network (default none; with --allow\: allow)]:value:(none loopback allow host)' \
             '*--publish=[lead an address of the host to PORT of the sandbox\: HOST\:PORT, a port of 127.0.0.1, or the path of a Unix socket (default\: any free port of 127.0.0.1)]:[ADDRESS:]PORT:' \
             '*--network=[join a private network, whose sandboxes reach each other by name]:NAME:' \
@@ -469,6 +482,7 @@ _rollbox() {
             '*--user=[the user seen inside\: box (default), root or a number]:NAME:' \
             '*--users=[many\: 65,536 users, of which root may chown, su, install packages (default one)]:value:(one many)' \
             '*--hostname=[the host name seen inside (default rollbox)]:NAME:' \
+            '*--volume=[mount a volume at PATH\: it outlives the sandbox. MODE\: exclusive (default), shared, ro, private]:NAME:PATH[:MODE]:' \
             '*--net=[network (default none; with --allow\: allow)]:value:(none loopback allow host)' \
             '*--publish=[lead an address of the host to PORT of the sandbox\: HOST\:PORT, a port of 127.0.0.1, or the path of a Unix socket (default\: any free port of 127.0.0.1)]:[ADDRESS:]PORT:' \
             '*--network=[join a private network, whose sandboxes reach each other by name]:NAME:' \
@@ -875,6 +889,50 @@ _rollbox() {
             '*-h[print this help]' \
             '*--help[print this help]'
         ;;
+    'volume create')
+        _arguments -s -S \
+            '*--json[print the result as one JSON object]' \
+            '*--size=[how much the volume may hold, such as 10G (default\: no limit)]:SIZE:' \
+            '*-h[print this help]' \
+            '*--help[print this help]' \
+            ':file:_files'
+        ;;
+    'volume ls')
+        _arguments -s -S \
+            '*-q[print only names (ps NAME\: process ids)]' \
+            '*--quiet[print only names (ps NAME\: process ids)]' \
+            '*--json[print the result as one JSON object]' \
+            '*-h[print this help]' \
+            '*--help[print this help]'
+        ;;
+    'volume rm')
+        _arguments -s -S \
+            '*--json[print the result as one JSON object]' \
+            '*-h[print this help]' \
+            '*--help[print this help]' \
+            ':file:_files'
+        ;;
+    'volume inspect')
+        _arguments -s -S \
+            '*--json[print the result as one JSON object]' \
+            '*-h[print this help]' \
+            '*--help[print this help]' \
+            ':file:_files'
+        ;;
+    'volume df')
+        _arguments -s -S \
+            '*--json[print the result as one JSON object]' \
+            '*-h[print this help]' \
+            '*--help[print this help]'
+        ;;
+    'volume snapshot')
+        _arguments -s -S \
+            '*--name=[the new volume'\''s name (required)\: A-Z a-z 0-9 . _ -]:NAME:' \
+            '*--json[print the result as one JSON object]' \
+            '*-h[print this help]' \
+            '*--help[print this help]' \
+            ':file:_files'
+        ;;
     'template create')
         _arguments -s -S \
             '*--python=[code that its interpreter runs first; runs start from its state (default\: none)]:CODE:' \
@@ -899,6 +957,7 @@ _rollbox() {
             '*--user=[the user seen inside\: box (default), root or a number]:NAME:' \
             '*--users=[many\: 65,536 users, of which root may chown, su, install packages (default one)]:value:(one many)' \
             '*--hostname=[the host name seen inside (default rollbox)]:NAME:' \
+            '*--volume=[mount a volume at PATH\: it outlives the sandbox. MODE\: exclusive (default), shared, ro, private]:NAME:PATH[:MODE]:' \
             '*--net=[network (default none; with --allow\: allow)]:value:(none loopback allow host)' \
             '*--allow=[a host that may be reached, such as pypi.org, '\''*.example.org\:8443'\'', 192.0.2.0/24 or @pypi]:HOST[:PORT]:' \
             '*--allow-file=[hosts that may be reached\: one a line, or a JSON list of rules]:FILE:_files' \
@@ -1055,7 +1114,7 @@ _rollbox() {
         _arguments -s -S \
             '*-h[print this help]' \
             '*--help[print this help]' \
-            ':command:(run shell record replay verify batch doctor policy create exec attach logs forward port cp ps stats inspect kill rm pause resume hibernate wake snapshot fork restore reset tree diff commit discard export import image store template engine net serve token debug completion version help)'
+            ':command:(run shell record replay verify batch doctor policy create exec attach logs forward port cp ps stats inspect kill rm pause resume hibernate wake snapshot fork restore reset tree diff commit discard export import image store volume template engine net serve token debug completion version help)'
         ;;
     esac
 }
