@@ -161,7 +161,7 @@ def test_killed_sandbox_gives_the_volume_back(engine, data):
             try:
                 return box.exec("cat /data/f").text
             except RollboxError:
-                return None  # the engine had not heard of the end yet
+                return None  # the engine does not know of the end yet
 
         assert until(reads) == "1\n"
     assert volume("inspect", "data")["use"] == "free"
