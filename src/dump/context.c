@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/cleanup.h"
 #include "base/error.h"
@@ -45,6 +46,12 @@ int dump_read(struct dump *c, const struct dump_process *s, const char *name, st
 
     (void)c;
     return fd < 0 ? -errno : fd_read_all(fd, DUMP_MAX_TEXT, to);
+}
+
+bool dump_has_other_root(const struct dump_process *s) {
+    char target[2];
+
+    return readlinkat(s->proc, "root", target, sizeof target) > 1;
 }
 
 const char *dump_field(const char *text, const char *name) {

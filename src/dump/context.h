@@ -21,6 +21,14 @@ struct pages {
     int proc, pagemap, memory; /* /proc/PID, and files in it */
 };
 
+/* A map of ids of the sandbox's user namespace. */
+struct id_ranges {
+    size_t n;
+    struct id_range {
+        uint32_t inside, outside, count;
+    } ranges[8];
+};
+
 /* A process that is being dumped. */
 struct dump_process {
     pid_t pid, parent; /* on the host */
@@ -83,8 +91,10 @@ struct dump {
     /* Tables of the image, in progress. */
     struct buf processes, threads, areas, runs, actions, pending, timers, locks, files, pipes,
         targets, fds, terminals, watches, texts;
-    struct buf waits, alarms;     /* quiesce.c */
-    struct buf guards, guarded;   /* guard_pages.c: the table, and the present process */
+    struct buf waits, alarms;       /* quiesce.c */
+    struct buf credentials, groups; /* credentials.c: tables */
+    struct id_ranges uids, gids;    /* credentials.c; with many users */
+    struct buf guards, guarded;     /* guard_pages.c: the table, and the present process */
     size_t n_guarded;             /* entries that are in the table already, or belong to no area */
     struct buf blobs;             /* data that tables refer to by offset; it follows the pages */
     struct buf known;             /* struct known_file, parallel to `files` */
@@ -134,6 +144,8 @@ __attribute__((format(printf, 3, 4))) int dump_refuse(
 int dump_fail(struct dump *c, const char *what, int negative_errno);
 /* Reads a file below /proc/PID and adds a NUL that is not counted. */
 int dump_read(struct dump *c, const struct dump_process *s, const char *name, struct buf *to);
+/* Has it called chroot(2)? */
+bool dump_has_other_root(const struct dump_process *s);
 /* The rest of the line of a /proc text that begins with `name`; "" if there is none. */
 const char *dump_field(const char *text, const char *name);
 /* The last number of a line. Lines like "NSpid:" have one for each namespace, the innermost

@@ -364,7 +364,7 @@ static bool is_there_yet(
 
     return s && memory_find_path(s, path, &st) == 0 && S_ISREG(st.st_mode) &&
            access_reaches(c, s, path) &&
-           access_is_given(s, &st, ACCESS_READ | (was->is_written ? ACCESS_WRITE : 0)) &&
+           access_is_given(c, s, &st, ACCESS_READ | (was->is_written ? ACCESS_WRITE : 0)) &&
            (was->is_written ||
                ((uint64_t)st.st_size == was->size && st.st_mtim.tv_sec == was->mtime_s &&
                    st.st_mtim.tv_nsec == was->mtime_ns));
@@ -394,6 +394,7 @@ bool dirty_pages_resumes(struct dump *c) {
                                *processes = (const void *)c->processes.data;
     struct image now = { .processes.n = dump_count(&c->processes, struct image_process),
         .threads.n = dump_count(&c->threads, struct image_thread),
+        .credentials.n = dump_count(&c->credentials, struct image_credentials),
         .terminals.n = dump_count(&c->terminals, struct image_terminal),
         .n_externals = c->options->n_externals,
         .determinism = c->image.determinism };

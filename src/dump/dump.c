@@ -43,6 +43,7 @@ static void relocate_tables(struct dump *c, uint64_t blobs, uint64_t texts) {
         p->auxv += blobs;
         p->executable += texts;
         p->directory += texts;
+        p->root += texts;
     }
     for_table(c, threads, struct image_thread, t) t->xstate += blobs;
     for_table(c, areas, struct image_area, a) if (a->kind == IMAGE_FILE) a->path += texts;
@@ -84,6 +85,7 @@ static int refuse_large(struct dump *c) {
             IMAGE_MAX_TARGETS },
         { "inotify watches", dump_count(&c->watches, struct image_watch), IMAGE_MAX_WATCHES },
         { "memory ranges", dump_count(&c->runs, struct image_run), IMAGE_MAX_RUNS },
+        { "supplementary groups", dump_count(&c->groups, uint32_t), IMAGE_MAX_GROUPS },
         { "waits for the virtual clock", dump_count(&c->waits, struct image_wait),
             IMAGE_MAX_WAITS },
     };
@@ -127,6 +129,8 @@ static int finish_dump(struct dump *c) {
         { &c->alarms, &image->alarms, sizeof(struct image_alarm) },
         { &c->guards, &image->guards, sizeof(struct image_guard) },
         { &c->kept, &image->kept, sizeof(struct image_kept) },
+        { &c->credentials, &image->credentials, sizeof(struct image_credentials) },
+        { &c->groups, &image->groups, sizeof(uint32_t) },
     };
     int r = refuse_large(c);
 
@@ -354,6 +358,8 @@ static void begin_reading(struct dump *c) {
 static int dump_all(struct dump *c) {
     int r = look_at_init(c);
 
+    if (r == 0)
+        r = credentials_begin(c);
     buf_add(&c->texts, "", 1); /* offset 0: no path */
     if (r == 0)
         r = dirty_pages_begin(c);
@@ -404,7 +410,7 @@ static void free_tables(struct dump *c) {
         &c->timers, &c->locks, &c->files, &c->pipes, &c->targets, &c->fds, &c->terminals,
         &c->watches, &c->texts, &c->waits, &c->alarms, &c->guards, &c->guarded, &c->blobs,
         &c->known, &c->pipe_inodes, &c->sockets, &c->ends, &c->watched, &c->promised, &c->reached,
-        &c->scratch, &c->smaps, &c->written };
+        &c->scratch, &c->smaps, &c->written, &c->credentials, &c->groups };
 
     for (size_t i = 0; i < ARRAY_SIZE(all); i++)
         buf_done(all[i]);

@@ -43,6 +43,7 @@ struct dump_options {
     bool tracks;                          /* start dirty tracking if the image is not incremental */
     const struct dirty_tracker *trackers; /* existing ones */
     size_t n_trackers;
+    bool many_users; /* users "many": the ids and rights of each thread are dumped */
     bool is_command; /* The sandbox has one process with one thread, which waits in `call` or is
                         about to. Its descriptors are not dumped: after a restore it gets those of a
                         command. */

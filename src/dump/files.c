@@ -181,7 +181,7 @@ static int dump_path(
     if (is_of_memory(file->name))
         return refuse_file(
             c, file, "a /proc file of a process's memory, which a restore cannot open again");
-    if (!access_is_given(s, &st, wanted_of(file)) &&
+    if (!access_is_given(c, s, &st, wanted_of(file)) &&
         !((S_ISREG(st.st_mode) || S_ISDIR(st.st_mode)) && access_is_owner(s, &st)))
         return refuse_file(c, file, "a file of another user, which the process may no longer open");
     if (S_ISDIR(file->st.st_mode) && is_listed_in_part(s, file)) {
@@ -222,12 +222,14 @@ static int dump_memory(
 
     if (!S_ISREG(file->st.st_mode))
         return refuse_file(c, file, "deleted");
-    if (!may_be_read(s, file))
+    if (!c->options->many_users && !may_be_read(s, file))
         return refuse_file(c, file, "a deleted file of another user, open for writing only");
     if (fd < 0)
         return fail_file(c, file, fd);
     to->kind = IMAGE_FILE_MEMORY;
     to->is_nameless = !is_memory_file;
+    if (c->options->many_users)
+        credentials_owner(c, &file->st, &to->owner, &to->group);
     to->length = (uint64_t)file->st.st_size;
     to->offset = file->offset;
     if (is_memory_file) {

@@ -142,14 +142,31 @@ int guard_pages_find(struct dump *c, const struct dump_process *s); /* does not 
 int guard_pages_take(struct dump *c, struct image_area *area);
 int guard_pages_refuse(struct dump *c, const struct dump_process *s, uint64_t address);
 
-/* reopen_check.c: may the process open a file again that it has open? Judged by file modes. */
+/* reopen_check.c: may the process open a file again that it has open? Judged by file modes. With
+ * many users, the sandbox's root opens the files of all of them. */
 #define ACCESS_ENTER 1u /* bits as in a file's mode */
 #define ACCESS_WRITE 2u
 #define ACCESS_READ 4u
 bool access_is_owner(const struct dump_process *s, const struct stat *st);
-bool access_is_given(const struct dump_process *s, const struct stat *st, unsigned wanted);
+bool access_is_given(
+    const struct dump *c, const struct dump_process *s, const struct stat *st, unsigned wanted);
 /* Checks search permission on all directories of a path. */
 bool access_reaches(struct dump *c, const struct dump_process *s, const char *path);
+
+/* credentials.c: rights of processes of a sandbox with many users. In other sandboxes these do
+ * nothing. 0 or -errno and the error. */
+int credentials_begin(struct dump *c);
+int credentials_dump(struct dump *c, const struct dump_process *s, struct trace *trace,
+    const char *status, struct image_thread *thread);
+int credentials_dump_closed(struct dump *c, const struct dump_process *s, struct trace *trace,
+    struct image_process *process);
+/* With many users: are owner and group ids of the sandbox, so that its root may open the file? */
+bool credentials_owns(const struct dump *c, const struct stat *st);
+/* Owners and peers as the sandbox has them; nobody where it has no such id. */
+void credentials_owner(
+    const struct dump *c, const struct stat *st, uint32_t *ret_owner, uint32_t *ret_group);
+void credentials_peer(
+    const struct dump *c, const struct ucred *peer, uint32_t *ret_owner, uint32_t *ret_group);
 
 /* files.c */
 int files_dump(struct dump *c, struct dump_process *s, struct image_process *process);

@@ -251,7 +251,8 @@ static int save_area(struct dump *c, struct dump_process *s, const struct map_li
                : dump_refuse(c, E2BIG, "the processes have more than %u mappings", IMAGE_MAX_AREAS);
 }
 
-static void identify_path(const struct dump_process *s, const char *path, struct note *ret_note) {
+static void identify_path(
+    const struct dump *c, const struct dump_process *s, const char *path, struct note *ret_note) {
     auto_close int fd = mappings_open_path(s, path);
     struct statvfs system;
     struct stat st;
@@ -261,8 +262,8 @@ static void identify_path(const struct dump_process *s, const char *path, struct
         ret_note->error = -errno;
     if (ret_note->error == 0)
         *ret_note = (struct note){ .mode = st.st_mode,
-            .may_be_read = access_is_given(s, &st, ACCESS_READ),
-            .may_be_written = access_is_given(s, &st, ACCESS_WRITE),
+            .may_be_read = access_is_given(c, s, &st, ACCESS_READ),
+            .may_be_written = access_is_given(c, s, &st, ACCESS_WRITE),
             .inode = st.st_ino,
             .size = (uint64_t)st.st_size,
             .mtime = st.st_mtim,
@@ -298,7 +299,7 @@ static int identify_line(
     if (has_path && last && !strcmp(map->path, last_path))
         note = *last;
     else if (has_path && !mappings_ends_with(map->path, " (deleted)"))
-        identify_path(s, map->path, &note);
+        identify_path(c, s, map->path, &note);
     snprintf(last_path, MAX_LINE, "%s", map->path);
     buf_add(&s->notes, &note, sizeof note);
     return 0;

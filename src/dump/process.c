@@ -102,7 +102,7 @@ static int look_at_layout(struct dump *c, struct dump_process *s, struct image_p
 
 static int look_at_places(struct dump *c, struct dump_process *s, struct image_process *process) {
     char target[4096]; /* a link in /proc is at most a page long */
-    struct stat st;
+    struct stat st, own;
     int r = read_link(s, "exe", target, sizeof target);
 
     if (r < 0)
@@ -113,15 +113,22 @@ static int look_at_places(struct dump *c, struct dump_process *s, struct image_p
         r = memory_find_path(s, target, &st);
     if (r < 0)
         return dump_refuse(c, ENOTSUP, "its working directory %.200s no longer exists", target);
-    if (!access_is_given(s, &st, ACCESS_ENTER) || !access_reaches(c, s, target))
+    if (!access_is_given(c, s, &st, ACCESS_ENTER) || !access_reaches(c, s, target))
         return dump_refuse(
             c, ENOTSUP, "it may no longer enter its working directory %.200s", target);
     process->directory = dump_text(c, target);
     r = read_link(s, "root", target, sizeof target);
-    return r < 0 ? dump_fail(c, "its root", r)
-           : strcmp(target, "/")
-               ? dump_refuse(c, ENOTSUP, "it has changed its root directory (chroot)")
-               : 0;
+    if (r < 0)
+        return dump_fail(c, "its root", r);
+    if (!strcmp(target, "/"))
+        return 0;
+    /* Only with many users can it have done so, and the root of a copy do it again. */
+    if (!c->options->many_users || memory_find_path(s, target, &st) < 0 ||
+        fstatat(s->proc, "root", &own, 0) < 0 || own.st_dev != st.st_dev || own.st_ino != st.st_ino)
+        return dump_refuse(
+            c, ENOTSUP, "it has changed its root directory (chroot), to one that has moved");
+    process->root = dump_text(c, target);
+    return 0;
 }
 
 static void look_at_status(struct dump_process *s, struct image_process *process) {
@@ -253,7 +260,7 @@ static int look_at_habits(struct dump *c, struct dump_process *s, struct image_p
             return dump_fail(c, "its habits", r);
         *asked[i].to = (uint32_t)value;
     }
-    int r = 0;
+    int r = credentials_dump_closed(c, s, voice.trace, process);
     for (uint64_t which = ITIMER_REAL; which <= ITIMER_PROF && r == 0; which++)
         r = look_at_timer(c, &voice, which, process);
     return r;
@@ -408,11 +415,27 @@ static int look_at_stack(const struct voice *voice, struct image_thread *thread)
         thread->alternate_stack, sizeof thread->alternate_stack);
 }
 
+/* The kernel keeps them for each thread. */
+static int look_at_rights(
+    struct dump *c, struct dump_process *s, struct task *task, struct image_thread *thread) {
+    auto_buf struct buf own = BUF_INIT;
+    char path[48];
+
+    if (task->trace.tid == s->pid)
+        return credentials_dump(c, s, &task->trace, s->status.data, thread);
+    snprintf(path, sizeof path, "task/%d/status", (int)task->trace.tid);
+    int r = dump_read(c, s, path, &own);
+    return r < 0 ? dump_fail(c, "its threads", r)
+                 : credentials_dump(c, s, &task->trace, own.data, thread);
+}
+
 static int look_at_thread(struct dump *c, struct dump_process *s, struct task *task) {
     struct image_thread thread = { .tid = task->inner_tid };
 
     memcpy(thread.name, task->name, sizeof task->name);
     int r = look_at_registers(c, s, &task->trace, &thread);
+    if (r == 0 && c->options->many_users)
+        r = look_at_rights(c, s, task, &thread);
     if (r < 0)
         return r;
     const struct voice voice = { s->pid, &task->trace, &s->tools };
@@ -633,12 +656,29 @@ static int open_up(struct dump *c, struct dump_process *s, struct task *first) {
                            : dump_fail(c, "its being dumpable", r);
 }
 
+/* The sandbox's root directory. A process may have another one (chroot), but /proc shows paths from
+ * the sandbox's, so that of another process serves, or init's, which only root may open. */
+static int open_root(struct dump *c, const struct dump_process *s) {
+    char path[32];
+
+    if (!c->options->many_users || !dump_has_other_root(s))
+        return openat(s->proc, "root", O_PATH | O_DIRECTORY | O_CLOEXEC);
+    for (size_t i = 0; i < c->n_dump_processes; i++)
+        if (!c->dump_processes[i]->is_zombie && !dump_has_other_root(c->dump_processes[i]))
+            return openat(c->dump_processes[i]->proc, "root", O_PATH | O_DIRECTORY | O_CLOEXEC);
+    snprintf(path, sizeof path, "/proc/%d/root", (int)c->options->init);
+    int fd = open(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    if (fd >= 0)
+        return fd;
+    return openat(s->proc, "root", O_PATH | O_DIRECTORY | O_CLOEXEC);
+}
+
 static int open_files_of(struct dump *c, struct dump_process *s, struct task *first) {
     for (unsigned tries = 0;; tries++) {
         close_fd(&s->root);
         close_fd(&s->pagemap);
         close_fd(&s->tools.memory);
-        s->root = openat(s->proc, "root", O_PATH | O_DIRECTORY | O_CLOEXEC);
+        s->root = open_root(c, s);
         s->pagemap = s->root < 0 ? -EBADF : openat(s->proc, "pagemap", O_RDONLY | O_CLOEXEC);
         s->tools.memory = s->pagemap < 0 ? -EBADF : openat(s->proc, "mem", O_RDWR | O_CLOEXEC);
         if (s->tools.memory >= 0)

@@ -47,7 +47,16 @@ bool access_is_owner(const struct dump_process *s, const struct stat *st) {
     return st->st_uid == id_of(s, "\nUid:\t");
 }
 
-bool access_is_given(const struct dump_process *s, const struct stat *st, unsigned wanted) {
+/* Root of a sandbox with many users has rights over files of all ids of the sandbox; to the others,
+ * which are the host's, it is one of the others. */
+static bool is_given_root(const struct dump *c, const struct stat *st, unsigned wanted) {
+    return credentials_owns(c, st) || (st->st_mode & wanted) == wanted;
+}
+
+bool access_is_given(
+    const struct dump *c, const struct dump_process *s, const struct stat *st, unsigned wanted) {
+    if (c->options->many_users)
+        return is_given_root(c, st, wanted);
     mode_t mode = access_is_owner(s, st)       ? st->st_mode >> 6
                   : is_in_group(s, st->st_gid) ? st->st_mode >> 3
                                                : st->st_mode;
@@ -70,7 +79,7 @@ bool access_reaches(struct dump *c, const struct dump_process *s, const char *pa
         directory[end] = '\0';
         if (fstatat(s->root, end ? directory + 1 : "", &st,
                 end ? AT_SYMLINK_NOFOLLOW : AT_EMPTY_PATH) < 0 ||
-            !access_is_given(s, &st, ACCESS_ENTER))
+            !access_is_given(c, s, &st, ACCESS_ENTER))
             return false;
         if (end == length)
             break;

@@ -154,9 +154,32 @@ static short poll_ready(int fd, short events) {
     return poll(&one, 1, 0) < 0 ? POLLERR : one.revents;
 }
 
+/* Of a message; with many users. */
+struct sender {
+    bool is_there;
+    uint32_t owner, group;
+};
+
+/* A restore sends all unread data as one sender. */
+static bool is_other_sender(
+    const struct dump *c, const struct cmsghdr *control, struct sender *sender) {
+    struct ucred ucred;
+    struct sender now = { .is_there = true };
+
+    if (!c->options->many_users || control->cmsg_len < CMSG_LEN(sizeof ucred))
+        return false;
+    memcpy(&ucred, CMSG_DATA(control), sizeof ucred);
+    credentials_peer(c, &ucred, &now.owner, &now.group);
+    if (sender->is_there && (sender->owner != now.owner || sender->group != now.group))
+        return true;
+    *sender = now;
+    return false;
+}
+
 /* One message, or the available part of a stream. 1; 0: no more data; or -errno. Where no more data
  * can come, an empty message after all others is the end. */
-static int peek_one(int fd, struct buf *to, bool may_end, uint64_t *seen, const char **ret_why) {
+static int peek_one(struct dump *c, int fd, struct buf *to, bool may_end, uint64_t *seen,
+    struct sender *sender, const char **ret_why) {
     int waiting = 0;
     char control[256];
     static const char nothing[8];
@@ -172,16 +195,20 @@ static int peek_one(int fd, struct buf *to, bool may_end, uint64_t *seen, const 
         .msg_iov = &part, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control
     };
     ssize_t n = recvmsg(fd, &message, MSG_PEEK | MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-    for (struct cmsghdr *c = n >= 0 ? CMSG_FIRSTHDR(&message) : NULL; c;
-         c = CMSG_NXTHDR(&message, c)) {
+    for (struct cmsghdr *part_of = n >= 0 ? CMSG_FIRSTHDR(&message) : NULL; part_of;
+         part_of = CMSG_NXTHDR(&message, part_of)) {
         int fds[32];
 
-        if (c->cmsg_type != SCM_RIGHTS)
+        if (part_of->cmsg_type == SCM_CREDENTIALS && is_other_sender(c, part_of, sender)) {
+            *ret_why = "a socket with unread data of several users (SO_PASSCRED)";
+            return -EAGAIN;
+        }
+        if (part_of->cmsg_type != SCM_RIGHTS)
             continue;
         *ret_why = "a socket with descriptors that were sent and not received (SCM_RIGHTS)";
-        memcpy(fds, CMSG_DATA(c), MIN(c->cmsg_len - CMSG_LEN(0), sizeof fds));
-        for (size_t i = 0; i < (c->cmsg_len - CMSG_LEN(0)) / sizeof fds[0] && i < ARRAY_SIZE(fds);
-             i++)
+        memcpy(fds, CMSG_DATA(part_of), MIN(part_of->cmsg_len - CMSG_LEN(0), sizeof fds));
+        for (size_t i = 0;
+             i < (part_of->cmsg_len - CMSG_LEN(0)) / sizeof fds[0] && i < ARRAY_SIZE(fds); i++)
             close(fds[i]);
     }
     if (n < 0)
@@ -204,18 +231,21 @@ static int peek_data(struct dump *c, int fd, struct image_file *to, const char *
     int before = get_option(fd, SO_PEEK_OFF), zero = 0, r = 0;
     bool may_end =
         to->type == SOCK_STREAM || (to->type == SOCK_SEQPACKET && (to->is_shut & 1u || !to->peer));
+    struct sender sender = { .owner = to->owner, .group = to->group };
     uint64_t seen = 0;
 
     if (setsockopt(fd, SOL_SOCKET, SO_PEEK_OFF, &zero, sizeof zero) < 0)
         return -errno;
     for (unsigned i = 0; i < MAX_MESSAGES; i++) {
-        r = peek_one(fd, &data, may_end, &seen, ret_why);
+        r = peek_one(c, fd, &data, may_end, &seen, &sender, ret_why);
         if (r <= 0)
             break;
     }
     (void)setsockopt(fd, SOL_SOCKET, SO_PEEK_OFF, &before, sizeof before);
     if (r < 0)
         return r;
+    to->sender = sender.owner;
+    to->sender_group = sender.group;
     to->data_length = data.length;
     to->data = dump_blob(c, data.data ? data.data : "", data.length);
     return buf_failed(&data) ? -ENOMEM : 0;
@@ -386,32 +416,49 @@ static bool is_one_way(const struct dump *c, const struct entry *entry) {
     return other && other->peer != entry->inode;
 }
 
-static int count_names(int fd, struct buf *to) {
+struct bound_file {
+    uint64_t device, inode, names;
+};
+
+static int look_at_bound(int fd, struct buf *to) {
     auto_close int file = ioctl(fd, OPEN_BOUND);
     struct stat st;
 
     if (file < 0 || fstat(file, &st) < 0)
         return -errno;
-    buf_add(to, &(uint64_t){ st.st_nlink }, sizeof(uint64_t));
+    const struct bound_file found = { st.st_dev, st.st_ino, st.st_nlink };
+    buf_add(to, &found, sizeof found);
     return buf_failed(to) ? -ENOMEM : 0;
 }
 
-/* The socket has a name, but no file at its path: the file was moved or removed. Restore binds such
- * a socket and removes the file. */
-static bool is_moved(struct dump *c, int fd, const char *path) {
+static bool find_bound(struct dump *c, int fd, struct bound_file *ret_file) {
     auto_buf struct buf answer = BUF_INIT;
-    uint64_t names = 1;
-    struct stat st;
 
-    if (memory_find_path(c->current, path, &st) != -ENOENT)
+    if (network_ask(c->current, look_at_bound, fd, &answer) < 0 ||
+        answer.length != sizeof *ret_file)
         return false;
-    if (network_ask(c->current, count_names, fd, &answer) == 0 && answer.length == sizeof names)
-        memcpy(&names, answer.data, sizeof names);
-    return names > 0;
+    memcpy(ret_file, answer.data, sizeof *ret_file);
+    return true;
+}
+
+/* The socket has a name, but no file at its path: the file was moved or removed. Restore binds such
+ * a socket and removes the file. A process with another root may have bound it below that one. */
+static bool is_moved(struct dump *c, int fd, const char *path) {
+    struct bound_file bound;
+    struct stat st;
+    const int r = memory_find_path(c->current, path, &st);
+
+    if (r == 0 && !dump_has_other_root(c->current))
+        return false;
+    if (r == 0)
+        return !find_bound(c, fd, &bound) || st.st_dev != bound.device || st.st_ino != bound.inode;
+    return r == -ENOENT && (!find_bound(c, fd, &bound) || bound.names > 0);
 }
 
 static int dump_unix(
     struct dump *c, int fd, uint64_t inode, struct image_file *to, const char **ret_why) {
+    struct ucred peer = { 0 };
+    socklen_t length = sizeof peer;
     int r = list_sockets(c), waiting = 0;
     const struct entry *entry = r < 0 ? NULL : find_entry(c, inode);
 
@@ -420,6 +467,8 @@ static int dump_unix(
     if (!entry)
         return refuse_socket(ret_why, "a socket that was opened outside of the sandbox");
     to->passes_credentials = get_option(fd, SO_PASSCRED) > 0;
+    if (c->options->many_users && getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &length) == 0)
+        credentials_peer(c, &peer, &to->owner, &to->group);
     to->is_alone = entry->state != TCP_ESTABLISHED ||
                    (to->type == SOCK_DGRAM && (!entry->peer || is_one_way(c, entry)));
     to->peer = entry->peer; /* inode, until sockets_connect() */

@@ -12,6 +12,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
@@ -246,6 +247,23 @@ static uint32_t group_inside(const struct dump *c, pid_t outer) {
     return 0;
 }
 
+/* With many users it belongs to the one who logged in. */
+static int look_at_owner(struct dump *c, struct image_terminal *t) {
+    char path[32];
+    struct stat st;
+
+    snprintf(path, sizeof path, "dev/pts/%u", t->number);
+    for (size_t i = 0; i < c->n_dump_processes; i++)
+        if (c->dump_processes[i]->root >= 0) {
+            if (fstatat(c->dump_processes[i]->root, path, &st, AT_SYMLINK_NOFOLLOW) < 0)
+                return -errno;
+            credentials_owner(c, &st, &t->owner, &t->group);
+            t->mode = st.st_mode & 0777;
+            return 0;
+        }
+    return -ENOENT;
+}
+
 static int describe_terminal(struct dump *c, const struct end *end, struct image_terminal *t) {
     static const struct {
         unsigned long request;
@@ -277,7 +295,7 @@ static int describe_terminal(struct dump *c, const struct end *end, struct image
         t->state |= IMAGE_TERMINAL_UNOPENED;
     if (ioctl(end->master, TIOCGPGRP, &foreground) == 0)
         t->foreground = group_inside(c, foreground);
-    return 0;
+    return c->options->many_users ? look_at_owner(c, t) : 0;
 }
 
 /* A process has a terminal because it leads a session or inherited it from its parent. */

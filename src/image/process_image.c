@@ -46,6 +46,8 @@ static bool are_tables(const struct image *it) {
         { it->alarms, sizeof(struct image_alarm), IMAGE_MAX_ALARMS },
         { it->guards, sizeof(struct image_guard), IMAGE_MAX_GUARDS },
         { it->kept, sizeof(struct image_kept), IMAGE_MAX_KEPT },
+        { it->credentials, sizeof(struct image_credentials), IMAGE_MAX_THREADS },
+        { it->groups, sizeof(uint32_t), IMAGE_MAX_GROUPS },
     };
 
     for (size_t i = 0; i < sizeof tables / sizeof tables[0]; i++)
@@ -86,6 +88,44 @@ static bool is_area(const struct image *it, const char *base, const struct image
     return true;
 }
 
+/* What a process cannot have in any sandbox of many users is in no image of one. */
+static bool is_credentials(
+    const struct image *it, const char *base, const struct image_credentials *c) {
+    const uint32_t *groups = image_table(it, base, groups, uint32_t);
+    const uint64_t all = c->permitted | c->effective | c->inheritable | c->ambient | c->bounds;
+
+    for (size_t i = 0; i < sizeof c->uids / sizeof c->uids[0]; i++)
+        if (c->uids[i] >= IMAGE_IDS || c->gids[i] >= IMAGE_IDS)
+            return false;
+    if (!is_range(c->groups, it->groups) || all & ~IMAGE_CAPABILITIES ||
+        c->effective & ~c->permitted || c->ambient & ~(c->permitted & c->inheritable))
+        return false;
+    for (uint32_t i = c->groups.first; i < c->groups.first + c->groups.n; i++)
+        if (groups[i] >= IMAGE_IDS)
+            return false;
+    return true;
+}
+
+/* All threads have credentials, or none has. The groups of all together are at most those of the
+ * table, so checking them takes no longer. */
+static bool are_credentials(const struct image *it, const char *base) {
+    const struct image_credentials *credentials =
+        image_table(it, base, credentials, struct image_credentials);
+    const struct image_thread *threads = image_table(it, base, threads, struct image_thread);
+    uint64_t n_groups = 0;
+
+    for (uint64_t i = 0; i < it->credentials.n; i++) {
+        n_groups += credentials[i].groups.n;
+        if (n_groups > it->groups.n || !is_credentials(it, base, &credentials[i]))
+            return false;
+    }
+    for (uint64_t i = 0; i < it->threads.n; i++)
+        if (!threads[i].credentials != !it->credentials.n ||
+            threads[i].credentials > it->credentials.n)
+            return false;
+    return !it->credentials.n || !it->is_command;
+}
+
 static bool are_threads(const struct image *it, const char *base, const struct image_process *p) {
     const struct image_thread *threads = image_table(it, base, threads, struct image_thread);
 
@@ -118,7 +158,8 @@ static bool is_process(const struct image *it, const char *base, uint32_t index)
         !is_range(p->actions, it->actions) || !is_range(p->posix_timers, it->timers) ||
         !is_range(p->locks, it->locks) || !is_range(p->pending, it->pending) ||
         !is_range(p->fds, it->fds) || !is_within(p->auxv, p->auxv_length, it->length) ||
-        p->auxv_length > 4096 || !is_text(it, p->executable) || !is_text(it, p->directory))
+        p->auxv_length > 4096 || !is_text(it, p->executable) || !is_text(it, p->directory) ||
+        !is_text(it, p->root))
         return false;
     for (uint32_t i = p->areas.first; i < p->areas.first + p->areas.n; i++) {
         const struct image_area *area = image_table(it, base, areas, struct image_area) + i;
@@ -154,7 +195,8 @@ static bool are_files(const struct image *it, const char *base) {
             !is_within(f->data, f->data_length, it->length) ||
             !is_within(f->name, f->name_length, it->length) || f->name_length > 128 ||
             !is_within(f->remote, f->remote_length, it->length) || f->remote_length > 128 ||
-            f->peer > it->files.n || f->failure > IMAGE_REFUSED ||
+            f->peer > it->files.n || f->failure > IMAGE_REFUSED || f->owner >= IMAGE_IDS ||
+            f->group >= IMAGE_IDS || f->sender >= IMAGE_IDS || f->sender_group >= IMAGE_IDS ||
             (f->kind == IMAGE_FILE_PIPE && f->value >= it->pipes.n) ||
             (f->kind == IMAGE_FILE_EXTERNAL && f->value >= it->n_externals) ||
             ((f->kind == IMAGE_FILE_MASTER || f->kind == IMAGE_FILE_TERMINAL) &&
@@ -184,7 +226,8 @@ static bool are_terminals(const struct image *it, const char *base) {
         const struct image_terminal *t = &terminals[i];
 
         if (t->number >= IMAGE_MAX_TERMINALS || (i && t->number <= t[-1].number) ||
-            t->lent > it->n_lent || !is_within(t->output, t->output_length, it->length) ||
+            t->lent > it->n_lent || t->owner >= IMAGE_IDS || t->group >= IMAGE_IDS ||
+            t->mode > 0777 || !is_within(t->output, t->output_length, it->length) ||
             !is_within(t->input, t->input_length, it->length) ||
             (t->lent && lent >> (t->lent - 1) & 1))
             return false;
@@ -294,8 +337,9 @@ static bool is_consistent(const void *base, uint64_t length) {
 
     if (length < sizeof *it || length % 8 || it->magic != IMAGE_MAGIC || it->length != length ||
         !are_tables(it) || bytes[it->texts_end - 1] || !are_once(it, base) ||
-        !are_terminals(it, base) || !are_watches(it, base) || !are_files(it, base) ||
-        !is_determinism(it, base) || !it->processes.n || (it->is_command && it->processes.n != 1))
+        !are_credentials(it, base) || !are_terminals(it, base) || !are_watches(it, base) ||
+        !are_files(it, base) || !is_determinism(it, base) || !it->processes.n ||
+        (it->is_command && it->processes.n != 1))
         return false;
     for (uint64_t i = 0; i < it->areas.n; i++)
         if (!is_area(it, base, image_table(it, base, areas, struct image_area) + i))
@@ -406,7 +450,8 @@ bool image_is_of_same(const struct image *was, const char *base, const struct im
     if (!image_has_same_tree(was, base, processes, now->processes.n) || was->is_command ||
         now->is_command || was->terminals.n || now->terminals.n || was->determinism.is_there ||
         now->determinism.is_there || was->n_externals != now->n_externals ||
-        (is_alone && now->threads.n != 1) || max_threads(now, processes) > max_threads(was, before))
+        !was->credentials.n != !now->credentials.n || (is_alone && now->threads.n != 1) ||
+        max_threads(now, processes) > max_threads(was, before))
         return false;
     for (uint64_t i = 0; i < was->processes.n; i++) {
         const struct image_process *a = &before[i], *b = &processes[i];

@@ -19,7 +19,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define IMAGE_MAGIC 0x37456d4978427852ull
+#define IMAGE_MAGIC 0x38456d4978427852ull
 #define IMAGE_PAGE 4096u
 #define IMAGE_TABLE 64u /* alignment of tables and header */
 #define IMAGE_MAX_PROCESSES 512u
@@ -40,6 +40,9 @@
 #define IMAGE_MAX_TERMINALS 64u  /* the limit of a sandbox's devpts */
 #define IMAGE_MAX_XSTATE 3072u   /* fits into IMAGE_FRAME with the rest of a signal frame */
 #define IMAGE_SIGNALS 64
+#define IMAGE_MAX_GROUPS 65536u
+#define IMAGE_IDS 65536u                 /* ids of a sandbox with many users */
+#define IMAGE_CAPABILITIES 0x800425fbull /* all that a process of one can have */
 #define IMAGE_RLIMITS 16
 #define IMAGE_MAX_WAITS 4096u
 #define IMAGE_MAX_ALARMS 256u
@@ -200,6 +203,10 @@ struct image_file {
     uint32_t backlog;    /* listening, with this backlog; 0: not listening */
     uint32_t passes_credentials;
     uint32_t domain, protocol;
+    /* With many users. MEMORY: the file's owner. SOCKET, of Unix: SO_PEERCRED, and the sender of
+     * its unread data. */
+    uint32_t owner, group;
+    uint32_t sender, sender_group;
     uint32_t options;               /* IMAGE_REUSE_ADDRESS... */
     uint32_t fixed;                 /* SO_BUF_LOCK */
     uint64_t name, name_length;     /* sockaddr of its own address */
@@ -240,7 +247,7 @@ struct image_terminal {
                             leader, or none */
     uint16_t rows, columns, width, height; /* struct winsize */
     struct image_modes modes;
-    uint32_t unused;
+    uint32_t owner, group, mode;    /* of its file; with many users */
     uint64_t output, output_length; /* data written to the terminal and not read from its master */
     uint64_t input, input_length;   /* data typed and not read: struct tty_typed */
 };
@@ -311,6 +318,14 @@ enum image_interruption {
     IMAGE_ENDS,                  /* with EINTR */
 };
 
+/* Rights of threads of a sandbox with many users. Ids are inside the sandbox. */
+struct image_credentials {
+    uint32_t uids[4], gids[4]; /* real, effective, saved, of files */
+    struct image_range groups; /* supplementary */
+    uint64_t permitted, effective, inheritable, ambient, bounds; /* capabilities, by bit */
+    uint32_t secure_bits, has_no_new_privileges;
+};
+
 struct image_thread {
     uint32_t tid;          /* inside the sandbox */
     uint32_t interruption; /* enum image_interruption */
@@ -324,7 +339,9 @@ struct image_thread {
         xstate_length;        /* offset and length; the format of PTRACE_GETREGSET NT_X86_XSTATE */
     uint64_t xstate_features; /* the components of the extended state */
     struct image_range pending;
-    char name[16]; /* comm */
+    char name[16];        /* comm */
+    uint32_t credentials; /* index + 1; 0: the sandbox has one user */
+    uint32_t unused;
 };
 
 enum image_process_kind {
@@ -346,8 +363,10 @@ struct image_process {
     uint32_t is_fresh; /* its vDSO is unpatched: with random_seed or time_start, the process has not
                           started to run */
     uint32_t barriers; /* registrations with membarrier(2), MEMBARRIER_CMD_REGISTER_* */
+    uint32_t is_closed, unused; /* with many users: it is not dumpable */
     struct image_layout layout;
     uint64_t executable, directory;    /* offsets of paths */
+    uint64_t root;                     /* the same, of chroot(2); "": the sandbox's */
     uint64_t auxv, auxv_length;        /* offset, bytes */
     uint64_t limits[IMAGE_RLIMITS][2]; /* soft, hard */
     uint64_t timers[3][4];             /* ITIMER_REAL, _VIRTUAL, _PROF: struct itimerval */
@@ -398,7 +417,7 @@ struct image_alarm {
 
 struct image {
     struct image_part processes, threads, areas, runs, actions, pending, timers, locks, files,
-        pipes, targets, fds, terminals, watches, waits, alarms, guards, kept;
+        pipes, targets, fds, terminals, watches, waits, alarms, guards, kept, credentials, groups;
     struct image_determinism determinism;
     uint64_t texts, texts_end; /* NUL-terminated each */
     int64_t clocks[3]; /* CLOCK_MONOTONIC, CLOCK_BOOTTIME, CLOCK_REALTIME of the processes, in

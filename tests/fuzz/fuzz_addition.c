@@ -57,6 +57,7 @@ static void make(struct made *m, bool is_incremental) {
         .group = 5,
         .executable = text,
         .directory = text,
+        .root = text,
         .areas = { 0, 4 },
         .threads = { 0, 1 } };
     m->thread = (struct image_thread){ .tid = 5, .xstate_length = 2696 };

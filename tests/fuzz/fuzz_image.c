@@ -32,6 +32,8 @@ struct made {
     struct image_wait wait;
     struct image_alarm alarm;
     struct image_guard guard;
+    struct image_credentials credentials;
+    uint32_t groups[2];
     char texts[64];
     struct image header;
 };
@@ -45,7 +47,8 @@ struct made {
              : ((struct made *)0)->areas[0], struct image_run(*)[2]                                \
              : ((struct made *)0)->runs[0], struct image_file(*)[5]                                \
              : ((struct made *)0)->files[0], struct image_fd(*)[2]                                 \
-             : ((struct made *)0)->fds[0], default                                                 \
+             : ((struct made *)0)->fds[0], uint32_t(*)[2]                                          \
+             : ((struct made *)0)->groups[0], default                                              \
              : (member))
 
 static void make(struct made *m) {
@@ -70,6 +73,8 @@ static void make(struct made *m) {
         .waits = PART(wait),
         .alarms = PART(alarm),
         .guards = PART(guard),
+        .credentials = PART(credentials),
+        .groups = PART(groups),
         .determinism = { .is_there = 1, .flags = IMAGE_VIRTUAL, .ticks = 1000 },
         .n_lent = 1,
         .texts = text,
@@ -85,6 +90,7 @@ static void make(struct made *m) {
         .group = 5,
         .executable = text,
         .directory = text,
+        .root = text,
         .areas = { 0, 3 },
         .threads = { 0, 1 },
         .actions = { 0, 1 },
@@ -97,8 +103,10 @@ static void make(struct made *m) {
     m->processes[1] = (struct image_process){
         .kind = IMAGE_ZOMBIE, .pid = 6, .session = 5, .group = 5, .parent = 1
     };
-    m->thread =
-        (struct image_thread){ .tid = 5, .xstate = 0, .xstate_length = 2696, .pending = { 0, 1 } };
+    m->thread = (struct image_thread){
+        .tid = 5, .xstate = 0, .xstate_length = 2696, .pending = { 0, 1 }, .credentials = 1
+    };
+    m->credentials = (struct image_credentials){ .groups = { 0, 2 }, .permitted = 1, .bounds = 1 };
     m->areas[0] = (struct image_area){ .start = IMAGE_LOWEST,
         .end = IMAGE_LOWEST + IMAGE_PAGE,
         .kind = IMAGE_ANONYMOUS,
@@ -187,6 +195,7 @@ static void walk(const struct image *it, const char *base) {
             continue;
         look(base + p->executable, strlen(base + p->executable) + 1);
         look(base + p->directory, strlen(base + p->directory) + 1);
+        look(base + p->root, strlen(base + p->root) + 1);
         look(base + p->auxv, p->auxv_length);
         for (uint32_t k = p->threads.first; k < p->threads.first + p->threads.n; k++)
             look(base + threads[k].xstate, threads[k].xstate_length);
@@ -251,6 +260,31 @@ static void walk(const struct image *it, const char *base) {
     }
 }
 
+/* The rights of each thread are some that a sandbox has. */
+static void walk_rights(const struct image *it, const char *base) {
+    const struct image_thread *threads = image_table(it, base, threads, struct image_thread);
+    const struct image_credentials *credentials =
+        image_table(it, base, credentials, struct image_credentials);
+    const uint32_t *groups = image_table(it, base, groups, uint32_t);
+
+    for (uint64_t i = 0; i < it->threads.n; i++) {
+        const struct image_credentials *own =
+            threads[i].credentials ? &credentials[threads[i].credentials - 1] : NULL;
+
+        if (!own)
+            continue;
+        if ((own->permitted | own->effective | own->inheritable | own->ambient | own->bounds) &
+            ~IMAGE_CAPABILITIES)
+            abort();
+        for (size_t k = 0; k < 4; k++)
+            if (own->uids[k] >= IMAGE_IDS || own->gids[k] >= IMAGE_IDS)
+                abort();
+        for (uint32_t k = own->groups.first; k < own->groups.first + own->groups.n; k++)
+            if (groups[k] >= IMAGE_IDS)
+                abort();
+    }
+}
+
 /* What another init begins with: times that are some, and timers that it has a place for. */
 static void walk_clock(const struct image *it, const char *base) {
     const struct image_wait *waits = image_table(it, base, waits, struct image_wait);
@@ -289,6 +323,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         take(&exact->header, (const char *)exact);
         json_decref(describe_processes(exact, sizeof *m));
         walk_clock(&exact->header, (const char *)exact);
+        walk_rights(&exact->header, (const char *)exact);
     }
     free(exact);
     free(m);

@@ -346,10 +346,6 @@ int dump_job_start(
     const struct dump_request *request, struct dump_job **ret_job, struct rollbox_error *error) {
     struct profile *profile = request->of->profile;
 
-    if (profile->plan->flags & PLAN_MANY_USERS)
-        return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "snapshot",
-            "users many: running processes of several users cannot be captured yet; end them "
-            "first (rollbox kill NAME), or use users one");
     struct engine *engine = profile->engine;
     struct box *box = request->box;
     struct dump_job *dump_job = calloc(1, sizeof *dump_job);
@@ -415,6 +411,7 @@ int dump_job_start(
             .still = still,
             .progress = progress,
             .in_calls = dump_job->in_calls,
+            .many_users = profile->plan->flags & PLAN_MANY_USERS,
             .base = options.base,
             .tracks = options.tracks,
             .trackers = options.trackers,

@@ -354,7 +354,7 @@ int box_setup(struct box *box, struct guest_fault *fault) {
         return guest_fault(fault, GUEST_STAGE_BOX, 0, r);
     if (box->image >= 0 && (r = load_static_rules(box, proc_self, fault)) < 0)
         return r;
-    if (restore_is_tree() && (r = restore_keep_pids(box->proc_sys)) < 0)
+    if (restore_is_tree() && (r = restore_keep_pids(plan, box->proc_sys)) < 0)
         return guest_fault(fault, GUEST_STAGE_RESTORE, 0, r);
     const bool has_bounds = sysv_ipc_bound_segments(plan, box->proc_sys);
     box->io =

@@ -38,6 +38,10 @@
 #    define SEAL_WRITE 8u
 #    define SEAL_FUTURE_WRITE 16u
 
+static bool has_many_users(void) {
+    return restored.header->credentials.n;
+}
+
 static int set_flags(int fd, uint32_t flags) {
     return flags & SETTABLE && fcntl(fd, F_SETFL, flags) < 0 ? -errno : 0;
 }
@@ -172,6 +176,28 @@ static int create_memory(const char *name) {
                          : fd; /* before Linux 6.3 */
 }
 
+/* Opens a file again that is open already. */
+static int open_own(int fd, int access) {
+    char path[OWN_PATH] = OWN_FDS;
+
+    *guest_put_number(path + strlen(path), (uint64_t)fd) = '\0';
+    return open(path, access | O_NONBLOCK | O_CLOEXEC);
+}
+
+/* Another user's file, which the process may have received with fewer rights. */
+static int open_as_given(int take_fd, const struct image_file *file) {
+    int fd = open_own(take_fd, (int)(file->flags & O_ACCMODE)), r = fd < 0 ? -errno : 0;
+
+    close(take_fd);
+    if (r == 0 && lseek(fd, (off_t)file->offset, SEEK_SET) < 0)
+        r = -errno;
+    if (r == 0 && fcntl(fd, F_SETFL, file->flags & SETTABLE) < 0)
+        r = -errno;
+    if (r < 0)
+        return fd < 0 ? r : fail_file(fd, r);
+    return fd;
+}
+
 /* If no cgroup counts the memory of a sandbox, its filter refuses memory files. Then a file in the
  * private files is used, which is counted. */
 static int make_memory(const struct image_file *file) {
@@ -182,6 +208,8 @@ static int make_memory(const struct image_file *file) {
     if (fd < 0)
         return fd;
     int r = fill_file(fd, file);
+    if (r == 0 && has_many_users())
+        r = (int)sys_call3(__NR_fchown, fd, file->owner, file->group);
     if (r == 0)
         r = give_mode(fd, file->mode); /* before F_SEAL_EXEC, because that adds all other seals to
                                           an executable file */
@@ -189,21 +217,15 @@ static int make_memory(const struct image_file *file) {
         r = -errno;
     if (r == 0)
         r = add_seals(fd, file->seals & ~late_seals(file));
+    if (r == 0 && has_many_users() && (file->flags & O_ACCMODE) != O_RDWR && !late_seals(file))
+        return open_as_given(fd, file);
     if (r == 0)
         r = set_flags(fd, file->flags);
     return r < 0 ? fail_file(fd, r) : fd;
 }
 
-/* Opens a file again that is open already. */
-static int open_own(int fd, int access) {
-    char path[OWN_PATH] = OWN_FDS;
-
-    *guest_put_number(path + strlen(path), (uint64_t)fd) = '\0';
-    return open(path, access | O_NONBLOCK | O_CLOEXEC);
-}
-
-int restore_read_only(int fd) {
-    int r = open_own(fd, O_RDONLY);
+int restore_open_again(int fd, int access) {
+    int r = open_own(fd, access);
 
     return r < 0 ? -errno : r;
 }
@@ -354,11 +376,32 @@ static int bind_to(int fd, const struct image_file *file) {
         return -errno;
     bool is_removed = *path && !is_file && errno == ENOENT;
     r = sys_call3(__NR_bind, fd, name, file->name_length);
+    if (r == 0 && is_file && has_many_users())
+        r = sys_call5(__NR_fchownat, AT_FDCWD, path, st.st_uid, st.st_gid, AT_SYMLINK_NOFOLLOW);
     if (r == 0 && is_file)
         r = sys_call3(__NR_fchmodat, AT_FDCWD, path, st.st_mode & 07777);
     if (r == 0 && is_removed)
         r = unlinkat(AT_FDCWD, path, 0) < 0 ? -errno : 0;
     return (int)r;
+}
+
+/* With many users, the receiver may ask who has sent it (SO_PASSCRED). */
+static long send_as_sender(int from, const struct image_file *to, const char *data, size_t length) {
+    struct ucred sender = { .pid = 1, .uid = to->sender, .gid = to->sender_group };
+    _Alignas(struct cmsghdr) char control[CMSG_SPACE(sizeof sender)] = { 0 };
+    struct cmsghdr *header = (void *)control;
+    struct iovec part = { (void *)(uintptr_t)data, length };
+    struct msghdr message = { .msg_iov = &part, .msg_iovlen = 1 };
+
+    if (has_many_users() && to->domain == AF_UNIX) {
+        *header = (struct cmsghdr){ .cmsg_len = CMSG_LEN(sizeof sender),
+            .cmsg_level = SOL_SOCKET,
+            .cmsg_type = SCM_CREDENTIALS };
+        memcpy(CMSG_DATA(header), &sender, sizeof sender);
+        message.msg_control = control;
+        message.msg_controllen = CMSG_SPACE(sizeof sender);
+    }
+    return sys_call3(__NR_sendmsg, from, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 
 /* Data that waits at one end is sent from the other. */
@@ -373,8 +416,7 @@ static int send_data(int from, const struct image_file *to) {
         if (length > (uint64_t)(end - at))
             return -EBADMSG;
         for (uint64_t done = 0; done < length || !length;) {
-            long n = sys_call6(__NR_sendto, from, SYS_ARG(at + done), (long)(length - done),
-                MSG_DONTWAIT | MSG_NOSIGNAL, 0, 0);
+            long n = send_as_sender(from, to, at + done, length - done);
 
             if (n < 0)
                 return (int)n;
@@ -430,6 +472,17 @@ static int set_address_of(
                : -EBADMSG;
 }
 
+/* Those who connect see who listens (SO_PEERCRED). */
+static int listen_as_owner(int fd, const struct image_file *file) {
+    const bool is_of_other = has_many_users() && file->domain == AF_UNIX;
+    int r = is_of_other ? restore_act_as(file->owner, file->group) : 0;
+
+    if (r == 0)
+        r = (int)sys_call2(__NR_listen, fd, file->backlog);
+    int back = is_of_other ? restore_act_as_root() : 0;
+    return back < 0 ? back : r;
+}
+
 static int make_alone(const struct image_file *file) {
     const bool is_connected = file->remote_length && file->protocol == IPPROTO_UDP;
     int fd = (int)sys_call3(__NR_socket, file->domain, file->type | SOCK_CLOEXEC, file->protocol);
@@ -441,7 +494,7 @@ static int make_alone(const struct image_file *file) {
     if (r == 0)
         r = bind_to(fd, file);
     if (r == 0 && file->backlog)
-        r = (int)sys_call2(__NR_listen, fd, file->backlog);
+        r = listen_as_owner(fd, file);
     if (r == 0 && is_connected)
         r = set_address_of(fd, file, __NR_connect, file->remote, file->remote_length);
     /* See make_failed. */
@@ -587,6 +640,68 @@ static int make_failed(const struct image_file *file) {
     return r < 0 ? fail_file(fd, r) : fd;
 }
 
+/* Ends of the same user on both sides, as of socketpair(2). */
+static int make_pair(uint32_t type, const struct image_file *of, int *ret_ends) {
+    const bool is_of_other = has_many_users() && (of->owner || of->group);
+    int r = is_of_other ? restore_act_as(of->owner, of->group) : 0;
+
+    if (r == 0)
+        r = (int)sys_call4(__NR_socketpair, AF_UNIX, type | SOCK_CLOEXEC, 0, ret_ends);
+    int back = is_of_other ? restore_act_as_root() : 0;
+    if (r == 0 && back < 0) {
+        close(ret_ends[0]);
+        close(ret_ends[1]);
+    }
+    return back < 0 ? back : r;
+}
+
+/* Each end records who was at the other one: who listened at the one that connected, and who
+ * connected at the one that was accepted. The kernel chooses an abstract name, which none of the
+ * processes can use while they do not run. */
+static int connect_users(
+    const struct image_file *file, const struct image_file *other, int *ret_ends) {
+    struct sockaddr_un name = { .sun_family = AF_UNIX };
+    socklen_t length = sizeof name;
+    int listening = (int)sys_call3(__NR_socket, AF_UNIX, file->type | SOCK_CLOEXEC, 0), back;
+    long r = listening;
+
+    ret_ends[0] = ret_ends[1] = -1;
+    if (r >= 0)
+        r = sys_call3(__NR_bind, listening, &name, sizeof name.sun_family);
+    if (r >= 0)
+        r = sys_call3(__NR_getsockname, listening, &name, &length);
+    if (r >= 0)
+        r = restore_act_as(file->owner, file->group);
+    if (r >= 0)
+        r = sys_call2(__NR_listen, listening, 1);
+    if ((back = restore_act_as_root()) < 0)
+        r = back;
+    if (r >= 0)
+        r = ret_ends[0] = (int)sys_call3(__NR_socket, AF_UNIX, file->type | SOCK_CLOEXEC, 0);
+    if (r >= 0)
+        r = restore_act_as(other->owner, other->group);
+    if (r >= 0)
+        r = sys_call3(__NR_connect, ret_ends[0], &name, length);
+    if ((back = restore_act_as_root()) < 0)
+        r = back;
+    if (r >= 0)
+        r = ret_ends[1] = (int)sys_call4(__NR_accept4, listening, NULL, NULL, SOCK_CLOEXEC);
+    if (listening >= 0)
+        close(listening);
+    if (r < 0 && ret_ends[0] >= 0)
+        close(ret_ends[0]);
+    return r < 0 ? (int)r : 0;
+}
+
+static int make_unix_ends(
+    const struct image_file *file, const struct image_file *other, int *ret_ends) {
+    const bool has_two_users = has_many_users() && other && file->type != SOCK_DGRAM &&
+                               (file->owner != other->owner || file->group != other->group);
+
+    return has_two_users ? connect_users(file, other, ret_ends)
+                         : make_pair(file->type, file, ret_ends);
+}
+
 /* Both ends at once, unless the other end was closed. */
 static int make_socket(const struct image_file *file, int *fds) {
     const struct image_file *files = restored_table(files, struct image_file),
@@ -601,9 +716,8 @@ static int make_socket(const struct image_file *file, int *fds) {
                      (other->domain == AF_UNIX) != (file->domain == AF_UNIX) ||
                      other->peer != (uint32_t)(file - files) + 1 || fds[other - files] >= 0))
         return -EBADMSG;
-    r = file->domain == AF_UNIX
-            ? (int)sys_call4(__NR_socketpair, AF_UNIX, file->type | SOCK_CLOEXEC, 0, ends)
-            : connect_ends(file, other, ends);
+    r = file->domain == AF_UNIX ? make_unix_ends(file, other, ends)
+                                : connect_ends(file, other, ends);
     if (r < 0)
         return r;
     /* Before data is sent, because the sender's credentials are recorded only if one end asks for

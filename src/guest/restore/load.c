@@ -614,8 +614,9 @@ int restore_load(int fd, int progress, const struct plan *plan) {
     if (found == MAP_FAILED)
         return -errno;
     const struct image *it = image_header(found, st.st_size);
-    int r = !image_is_sound(found, (uint64_t)st.st_size) ? -EBADMSG
-            : are_too_many(it, found, plan)              ? -E2BIG
+    int r = !image_is_sound(found, (uint64_t)st.st_size)             ? -EBADMSG
+            : !it->credentials.n != !(plan->flags & PLAN_MANY_USERS) ? -EPERM
+            : are_too_many(it, found, plan)                          ? -E2BIG
                                             : make_region(found, (uint64_t)st.st_size, fd);
     (void)munmap((void *)(uintptr_t)found, (size_t)st.st_size);
     if (r == 0)

@@ -81,6 +81,7 @@ static const struct box *box; /* on init's stack, and its plan where the process
                                  their own: unusable once memory is in place */
 static struct plan_rlimit limits[RLIM_NLIMITS];
 static size_t n_limits;
+static uint64_t allowed; /* capabilities of the plan */
 static struct sock_filter
     asked[MAX_ASKED]; /* the filter of calls that init answers; n_asked 0: none */
 static size_t n_asked;
@@ -562,7 +563,7 @@ static int thread_main(void *argument) {
         restored_table(threads, struct image_thread) + self->threads.first + index;
 
     /* init relies on all threads, so a failure ends the process. */
-    if (set_thread(thread) < 0)
+    if (set_thread(thread) < 0 || restore_take_rights(thread, allowed) < 0)
         sys_exit_group(1);
     restore_leave_thread(&lasts[index]);
 }
@@ -659,12 +660,33 @@ static int begin_asking(void) {
     return n_asked && listener < 0 ? listener : 0;
 }
 
+/* The last step that needs a right was the filter. The kernel makes a process undumpable and
+ * forgets its signal when one of its threads changes its rights, so the other threads come first.
+ */
+static int begin_rights(void) {
+    const struct image_thread *first =
+        restored_table(threads, struct image_thread) + self->threads.first;
+
+    step = RESTORE_PRIVILEGE;
+    if (!first->credentials)
+        return 0;
+    long r = restore_take_rights(first, allowed);
+    if (r < 0)
+        return (int)r;
+    if (self->threads.n > 1)
+        restore_await_threads(self->threads.n - 1);
+    r = sys_prctl(PR_SET_DUMPABLE, !self->is_closed, 0, 0, 0);
+    return r < 0 ? (int)r : sys_prctl(PR_SET_PDEATHSIG, self->death_signal, 0, 0, 0);
+}
+
 static int begin_threads(void) {
     int r = make_threads();
 
     if (r == 0)
         r = begin_limits();
-    return r < 0 ? r : begin_asking();
+    if (r == 0)
+        r = begin_asking();
+    return r < 0 ? r : begin_rights();
 }
 
 /* ---- descriptors ---- */
@@ -794,6 +816,8 @@ static int complete_process(void) {
     step = RESTORE_CWD;
     if (chdir(restored_text(self->directory)) < 0)
         return -errno;
+    if (*restored_text(self->root) && sys_call1(__NR_chroot, restored_text(self->root)) < 0)
+        return -EACCES;
     step = RESTORE_SIGNALS;
     return queue_signals(self->pending, (pid_t)self->pid, 0);
 }
@@ -1110,6 +1134,7 @@ _Noreturn void restore_become(const struct box *of, uint32_t index) {
     ruleset = of->ruleset;
     for (n_limits = 0; n_limits < of->plan->rlimits.n && n_limits < RLIM_NLIMITS; n_limits++)
         limits[n_limits] = plan_items(of->plan, rlimits, struct plan_rlimit)[n_limits];
+    allowed = of->plan->capabilities;
     n_asked = of->plan->notify.n;
     for (size_t i = 0; i < n_asked && i < MAX_ASKED; i++)
         asked[i] = plan_items(of->plan, notify, struct sock_filter)[i];

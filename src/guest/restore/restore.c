@@ -119,13 +119,15 @@ static bool is_alone(void) {
            restored.header->determinism.last_pid < 2;
 }
 
-int restore_keep_pids(int proc_sys) {
+int restore_keep_pids(const struct plan *plan, int proc_sys) {
     int file = openat(proc_sys, "kernel/ns_last_pid", O_WRONLY | O_CLOEXEC);
 
     if (file < 0)
         return errno == ENOENT ? -EOPNOTSUPP : -errno;
-    /* The next process is the only one. */
-    int r = is_alone() ? put_next_pid(file, restored_process(0)->pid) : start_keeper(file);
+    /* The next process is the only one. With many users, another one writes the maps before. */
+    int r = is_alone() && !(plan->flags & PLAN_MANY_USERS)
+                ? put_next_pid(file, restored_process(0)->pid)
+                : start_keeper(file);
     close(file);
     return r;
 }
@@ -176,8 +178,13 @@ static int order_more(uint32_t index, enum restore_order_kind kind, uint32_t arg
     struct restore_order message = { kind, argument, is_last, is_last && goes_unasked };
     int r = fd_send(restore_ends[index].ours, &message, sizeof message, fds, n_fds);
 
-    if (r < 0)
-        failure = (struct restore_failure){ -r, RESTORE_DESCRIPTORS, restored_process(index)->pid };
+    if (r >= 0)
+        return r;
+    /* A process that has failed before has left the reason. */
+    int told = r == -EPIPE ? receive_reply(index) : 0;
+    if (told < 0 && failure.error)
+        return told;
+    failure = (struct restore_failure){ -r, RESTORE_DESCRIPTORS, restored_process(index)->pid };
     return r;
 }
 
@@ -440,9 +447,12 @@ static int give_area(uint32_t index, uint32_t first, bool is_last, const int *fi
     const struct image_area *area = &areas_of(index)[first];
     int file = files[area->path], fd = -EACCES;
 
-    if (area->flags & IMAGE_READ_ONLY &&
-        restored_table(files, struct image_file)[area->path].kind == IMAGE_FILE_MEMORY &&
-        (fd = restore_read_only(file)) < 0 && fd != -EACCES) {
+    const struct image_file *of = restored_table(files, struct image_file) + area->path;
+    const bool is_read_only = area->flags & IMAGE_READ_ONLY;
+    const bool is_other = is_read_only || (of->flags & O_ACCMODE) != O_RDWR;
+
+    if (is_other && of->kind == IMAGE_FILE_MEMORY &&
+        (fd = restore_open_again(file, is_read_only ? O_RDONLY : O_RDWR)) < 0 && fd != -EACCES) {
         failure = (struct restore_failure){ -fd, RESTORE_MEMORY, restored_process(index)->pid };
         return fd;
     }
@@ -711,8 +721,8 @@ pid_t restore_resume(const struct box *box, const struct exec_request *request,
 
 #else
 
-int restore_keep_pids(int proc_sys) {
-    (void)proc_sys;
+int restore_keep_pids(const struct plan *plan, int proc_sys) {
+    (void)plan, (void)proc_sys;
     return -EOPNOTSUPP;
 }
 

@@ -34,7 +34,7 @@ void restore_expect(int fd);
 
 /* In a new sandbox's init, as U0's root: keeps the means to give processes their old pids. 0 or
  * -errno. */
-int restore_keep_pids(int proc_sys);
+int restore_keep_pids(const struct plan *plan, int proc_sys);
 /* In its own user namespace, before init gives up its rights: forks the processes. 0 or -errno. For
  * the start of a command, restore_resume() reports errors instead. */
 int restore_fork(const struct box *box);

@@ -131,6 +131,13 @@ void restore_put_region(void);
 /* restore/state.c. Maps empty memory for an area of the process; 0 or -errno. */
 long restore_make_memory(const struct image_area *area);
 
+/* restore/credentials.c, with many users. In each thread: takes the rights of the image, as far as
+ * `allowed` (capabilities) has them. 0 or -errno; errno is not touched. */
+long restore_take_rights(const struct image_thread *thread, uint64_t allowed);
+/* In init: the effective user and group, and back. 0 or -errno. */
+int restore_act_as(uint32_t uid, uint32_t gid);
+int restore_act_as_root(void);
+
 /* restore/process.c. The code of a restored process from its fork on. */
 _Noreturn void restore_become(const struct box *box, uint32_t index);
 /* Init's record of each process. They are in one array, because each page that init writes to costs
@@ -155,7 +162,7 @@ int restore_open_files(const int *externals, size_t n_externals, int *fds, uint3
 
 /* The same memory file, opened so that it cannot be mapped writable. -EACCES: its mode forbids
  * opening it. */
-int restore_read_only(int fd);
+int restore_open_again(int fd, int access);
 
 /* Adds the seals that would have prevented the shared mappings, when all of those exist. 0 or
  * -errno, and which file failed. */

@@ -66,6 +66,15 @@ static int open_terminal(int master, uint32_t flags) {
     return r;
 }
 
+/* With many users. */
+static int give_owner(const struct image_terminal *t) {
+    char path[24] = "/dev/pts/";
+
+    *guest_put_number(path + strlen(path), t->number) = '\0';
+    long r = sys_call5(__NR_fchownat, AT_FDCWD, path, t->owner, t->group, AT_SYMLINK_NOFOLLOW);
+    return r < 0 ? (int)r : (int)sys_call3(__NR_fchmodat, AT_FDCWD, path, t->mode);
+}
+
 static int set_up(uint32_t index) {
     const struct image_terminal *t = find_terminal(index);
     struct winsize size = {
@@ -87,6 +96,8 @@ static int set_up(uint32_t index) {
     if (r == 0)
         r = tty_put_output(ends[index].terminal, restored.base + t->output, t->output_length);
     if (r < 0)
+        return r;
+    if (restored.header->credentials.n && (r = give_owner(t)) < 0)
         return r;
     return t->state & IMAGE_TERMINAL_PACKETS && ioctl(master, SET_PACKETS, &on) < 0 ? -errno : 0;
 }

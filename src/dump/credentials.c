@@ -1,0 +1,207 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The rights of processes of a sandbox with many users: ids, groups, capabilities and the bits that
+ * go with them, for each thread, as the kernel has them.
+ *
+ * /proc and stat(2) show ids as the reader's user namespace has them. The image has them as the
+ * sandbox has them, so each is translated by the map of the sandbox's namespace.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/fd.h"
+#include "dump/internal.h"
+
+#define NOBODY 65534u
+
+/* ---- ids ---- */
+
+static int read_map(const char *name, pid_t init, struct id_ranges *ret_ranges) {
+    auto_buf struct buf text = BUF_INIT;
+    struct id_ranges ranges = { 0 };
+    char path[48];
+
+    snprintf(path, sizeof path, "/proc/%d/%s", (int)init, name);
+    auto_close int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int r = fd < 0 ? -errno : fd_read_all(fd, DUMP_MAX_TEXT, &text);
+    if (r < 0)
+        return r;
+    buf_add(&text, "", 1);
+    if (buf_failed(&text))
+        return -ENOMEM;
+    for (const char *line = text.data; line && *line; line = strchr(line, '\n')) {
+        struct id_range *range = &ranges.ranges[ranges.n];
+
+        line += *line == '\n';
+        if (!*line)
+            break;
+        if (ranges.n == ARRAY_SIZE(ranges.ranges) ||
+            sscanf(line, "%u %u %u", &range->inside, &range->outside, &range->count) != 3)
+            return -EBADMSG;
+        ranges.n++;
+    }
+    *ret_ranges = ranges;
+    return 0;
+}
+
+int credentials_begin(struct dump *c) {
+    if (!c->options->many_users)
+        return 0;
+    int r = read_map("uid_map", c->options->init, &c->uids);
+
+    if (r == 0)
+        r = read_map("gid_map", c->options->init, &c->gids);
+    return r < 0 ? dump_fail(c, "the sandbox's ids", r) : 0;
+}
+
+static bool is_inside(const struct id_ranges *ranges, uint32_t outside, uint32_t *ret_inside) {
+    for (size_t i = 0; i < ranges->n; i++) {
+        const struct id_range *range = &ranges->ranges[i];
+
+        if (outside < range->outside || outside - range->outside >= range->count)
+            continue;
+        *ret_inside = range->inside + (outside - range->outside);
+        return *ret_inside < IMAGE_IDS;
+    }
+    return false;
+}
+
+bool credentials_owns(const struct dump *c, const struct stat *st) {
+    uint32_t inside;
+
+    return is_inside(&c->uids, st->st_uid, &inside) && is_inside(&c->gids, st->st_gid, &inside);
+}
+
+void credentials_owner(
+    const struct dump *c, const struct stat *st, uint32_t *ret_owner, uint32_t *ret_group) {
+    if (!is_inside(&c->uids, st->st_uid, ret_owner))
+        *ret_owner = NOBODY;
+    if (!is_inside(&c->gids, st->st_gid, ret_group))
+        *ret_group = NOBODY;
+}
+
+void credentials_peer(
+    const struct dump *c, const struct ucred *peer, uint32_t *ret_owner, uint32_t *ret_group) {
+    const struct stat st = { .st_uid = peer->uid, .st_gid = peer->gid };
+
+    credentials_owner(c, &st, ret_owner, ret_group);
+}
+
+/* ---- a thread ---- */
+
+static int take_ids(
+    struct dump *c, const char *at, const struct id_ranges *ranges, uint32_t ret_ids[4]) {
+    for (size_t i = 0; i < 4; i++) {
+        char *end;
+        const uint32_t outside = (uint32_t)strtoul(at, &end, 10);
+
+        if (end == at || !is_inside(ranges, outside, &ret_ids[i]))
+            return dump_refuse(c, ENOTSUP, "it has an id that the sandbox does not have");
+        at = end;
+    }
+    return 0;
+}
+
+static int take_groups(struct dump *c, const char *at, struct image_range *ret_range) {
+    const size_t before = dump_count(&c->groups, uint32_t);
+
+    for (const char *line_end = at + strcspn(at, "\n"); at < line_end;) {
+        char *end;
+        const uint32_t outside = (uint32_t)strtoul(at, &end, 10);
+        uint32_t inside;
+
+        if (end == at || end > line_end)
+            break;
+        if (!is_inside(&c->gids, outside, &inside))
+            return dump_refuse(c, ENOTSUP, "it has a group that the sandbox does not have");
+        buf_add(&c->groups, &inside, sizeof inside);
+        at = end;
+    }
+    *ret_range = dump_range(&c->groups, before, sizeof(uint32_t));
+    return buf_failed(&c->groups) ? dump_fail(c, "its groups", -ENOMEM) : 0;
+}
+
+static uint64_t capabilities(const char *status, const char *name) {
+    return strtoull(dump_field(status, name), NULL, 16);
+}
+
+static bool are_same(struct dump *c, struct image_range a, struct image_range b) {
+    return a.n == b.n &&
+           (!a.n || !memcmp(dump_entry(&c->groups, a.first, uint32_t),
+                        dump_entry(&c->groups, b.first, uint32_t), a.n * sizeof(uint32_t)));
+}
+
+/* Most threads have those of another one. */
+static uint32_t find_or_add(struct dump *c, const struct image_credentials *own, size_t groups) {
+    const size_t n = dump_count(&c->credentials, struct image_credentials);
+
+    for (size_t i = 0; i < n; i++) {
+        struct image_credentials known = *dump_entry(&c->credentials, i, struct image_credentials);
+        const bool has_groups = are_same(c, known.groups, own->groups);
+
+        known.groups = own->groups;
+        if (!has_groups || memcmp(&known, own, sizeof known) != 0)
+            continue;
+        c->groups.length = groups;
+        return (uint32_t)i + 1;
+    }
+    buf_add(&c->credentials, own, sizeof *own);
+    return (uint32_t)n + 1;
+}
+
+/* `status` is the thread's. Securebits are not in it, so the thread is asked. */
+int credentials_dump(struct dump *c, const struct dump_process *s, struct trace *trace,
+    const char *status, struct image_thread *thread) {
+    const size_t groups = c->groups.length;
+    const uint64_t arguments[] = { PR_GET_SECUREBITS };
+    struct image_credentials own;
+    int64_t bits = 0;
+
+    if (!c->options->many_users)
+        return 0;
+    memset(&own, 0, sizeof own);
+    int r = take_ids(c, dump_field(status, "\nUid:\t"), &c->uids, own.uids);
+    if (r == 0)
+        r = take_ids(c, dump_field(status, "\nGid:\t"), &c->gids, own.gids);
+    if (r == 0)
+        r = take_groups(c, dump_field(status, "\nGroups:\t"), &own.groups);
+    if (r < 0)
+        return r;
+    own.inheritable = capabilities(status, "\nCapInh:\t");
+    own.permitted = capabilities(status, "\nCapPrm:\t");
+    own.effective = capabilities(status, "\nCapEff:\t");
+    own.bounds = capabilities(status, "\nCapBnd:\t");
+    own.ambient = capabilities(status, "\nCapAmb:\t");
+    own.has_no_new_privileges = strtoul(dump_field(status, "\nNoNewPrivs:\t"), NULL, 10) ? 1 : 0;
+    if ((own.inheritable | own.permitted | own.bounds) & ~IMAGE_CAPABILITIES)
+        return dump_refuse(c, ENOTSUP, "it has a capability that commands of a sandbox never have");
+    r = trace_call(trace, &s->tools, SYS_prctl, arguments, ARRAY_SIZE(arguments), NULL, 0, &bits);
+    if (r < 0 || bits < 0)
+        return dump_fail(c, "its securebits", r < 0 ? r : (int)bits);
+    own.secure_bits = (uint32_t)bits;
+    thread->credentials = find_or_add(c, &own, groups);
+    return buf_failed(&c->credentials) ? dump_fail(c, "its rights", -ENOMEM) : 0;
+}
+
+/* A process that has changed its user is not dumpable, so that the new user does not reach what
+ * the old one left in its memory. */
+int credentials_dump_closed(struct dump *c, const struct dump_process *s, struct trace *trace,
+    struct image_process *process) {
+    const uint64_t arguments[] = { PR_GET_DUMPABLE };
+    int64_t dumpable = 0;
+
+    if (!c->options->many_users)
+        return 0;
+    int r = trace_call(
+        trace, &s->tools, SYS_prctl, arguments, ARRAY_SIZE(arguments), NULL, 0, &dumpable);
+    process->is_closed = s->closed_vdso || dumpable != 1;
+    return r < 0 ? dump_fail(c, "its being dumpable", r) : 0;
+}

@@ -1,0 +1,121 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Rights of the processes of a sandbox with many users.
+ *
+ * A process is restored as the sandbox's root, with CAP_SYS_ADMIN in the sandbox's user namespace
+ * besides: so it opens its files, and enters its domain and its root directory. The rights of the
+ * image come last, in each thread by itself, because the kernel keeps them by thread. They are
+ * taken in this order:
+ *
+ * - groups and ids, with the bit that leaves capabilities alone meanwhile;
+ * - inheritable and ambient capabilities, which the bounding set limits;
+ * - the bounding set, and the securebits, which may be locked;
+ * - permitted and effective capabilities: from here on nothing can be raised.
+ *
+ * The image was checked to ask for nothing that no sandbox has (image/process_image.c). What this
+ * sandbox's plan does not give is left out.
+ */
+#include <errno.h>
+#include <linux/capability.h>
+#include <linux/securebits.h>
+#include <signal.h>
+#include <sys/prctl.h>
+
+#include "guest/restore/restore_image.h"
+#include "sys/syscalls.h"
+
+#if defined(__x86_64__) && !defined(__GLIBC__)
+
+_Static_assert(IMAGE_CAPABILITIES == PLAN_CAPABILITIES && IMAGE_IDS == PLAN_MANY_IDS,
+    "an image may have what a plan may give");
+
+#    define SETPCAP (UINT64_C(1) << CAP_SETPCAP)
+
+static long set_capabilities(uint64_t effective, uint64_t permitted, uint64_t inheritable) {
+    struct __user_cap_header_struct header = { .version = _LINUX_CAPABILITY_VERSION_3 };
+    const struct __user_cap_data_struct both[2] = {
+        { (uint32_t)effective, (uint32_t)permitted, (uint32_t)inheritable },
+        { (uint32_t)(effective >> 32), (uint32_t)(permitted >> 32), (uint32_t)(inheritable >> 32) },
+    };
+
+    return sys_capset(&header, both);
+}
+
+static long set_ids(const struct image_credentials *own) {
+    const uint32_t *groups = restored_table(groups, uint32_t) + own->groups.first;
+    long r = sys_setgroups(own->groups.n, groups);
+
+    if (r == 0)
+        r = sys_setresgid(own->gids[0], own->gids[1], own->gids[2]);
+    if (r == 0)
+        r = sys_prctl(PR_SET_SECUREBITS, 1ul << SECURE_NO_SETUID_FIXUP, 0, 0, 0);
+    if (r < 0)
+        return r;
+    (void)sys_call1(__NR_setfsgid, own->gids[3]);
+    r = sys_setresuid(own->uids[0], own->uids[1], own->uids[2]);
+    if (r < 0)
+        return r;
+    (void)sys_call1(__NR_setfsuid, own->uids[3]);
+    return sys_call1(__NR_setfsuid, -1) == (long)own->uids[3] &&
+                   sys_call1(__NR_setfsgid, -1) == (long)own->gids[3]
+               ? 0
+               : -EPERM;
+}
+
+static long each_capability(uint64_t those, int option, unsigned long command) {
+    long r = 0;
+
+    for (unsigned long capability = 0; capability < 64 && r == 0; capability++)
+        if (those >> capability & 1)
+            r = command ? sys_prctl(option, command, capability, 0, 0)
+                        : sys_prctl(option, capability, 0, 0, 0);
+    return r;
+}
+
+/* Threads call this at the same time, and share errno. */
+long restore_take_rights(const struct image_thread *thread, uint64_t allowed) {
+    const struct image_credentials *own =
+        restored_table(credentials, struct image_credentials) + thread->credentials - 1;
+    const uint64_t permitted = own->permitted & allowed;
+    const uint64_t inheritable = own->inheritable & allowed;
+
+    if (!thread->credentials)
+        return 0;
+    long r = set_ids(own);
+    if (r == 0)
+        r = set_capabilities(permitted | SETPCAP, permitted | SETPCAP, inheritable);
+    if (r == 0)
+        r = each_capability(
+            own->ambient & permitted & inheritable, PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE);
+    if (r == 0)
+        r = each_capability(allowed & ~own->bounds, PR_CAPBSET_DROP, 0);
+    if (r == 0)
+        r = sys_prctl(PR_SET_SECUREBITS, own->secure_bits, 0, 0, 0);
+    if (r == 0)
+        r = set_capabilities(own->effective & permitted, permitted, inheritable);
+    if (r == 0 && own->has_no_new_privileges)
+        r = sys_prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+    return r;
+}
+
+/* In init, for what the kernel records of the one who does it. The kernel clears the signal with
+ * each change of an id. */
+int restore_act_as(uint32_t uid, uint32_t gid) {
+    int r = sys_setresgid(-1u, gid, -1u);
+
+    if (r == 0)
+        r = sys_setresuid(-1u, uid, -1u);
+    return r;
+}
+
+int restore_act_as_root(void) {
+    int r = sys_setresuid(-1u, 0, -1u);
+
+    if (r == 0)
+        r = sys_setresgid(-1u, 0, -1u);
+    if (r == 0)
+        r = sys_prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
+    return r < 0 ? r : sys_prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
+}
+
+#endif
