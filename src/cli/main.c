@@ -8,6 +8,7 @@
 #include "base/cleanup.h"
 #include "cli/cli.h"
 #include "cli/private_engine.h"
+#include "cli/remote.h"
 #include "sys/limits.h"
 
 int cmd_version(const struct options *options) {
@@ -357,9 +358,12 @@ int main(int argc, char **argv) {
     struct options options;
     int used;
 
-    private_engine_arguments(argc, argv);
     command_table = commands;
     command_count = ARRAY_SIZE(commands);
+    argc = remote_arguments(argc, argv);
+    if (argc < 0)
+        return CLI_EXIT_ERROR;
+    private_engine_arguments(argc, argv);
     if (cli_open_standard_streams() < 0)
         return CLI_EXIT_ERROR;
     (void)limits_raise_open_files(); /* descriptors that any process of this user has in flight over
@@ -389,7 +393,8 @@ int main(int argc, char **argv) {
         options_help(command);
         status = cli_flush(&options, 0);
     } else {
-        status = command->call(&options);
+        if (!remote_command(&options, &status))
+            status = command->call(&options);
         private_engine_end();
         if (asks_json)
             status = cli_tell_failure(command, status);

@@ -17,6 +17,7 @@
 #include "cli/cli.h"
 #include "cli/snapshot_show.h"
 #include "cli/record.h"
+#include "cli/remote.h"
 #include "cli/session.h"
 #include "cli/format.h"
 
@@ -26,8 +27,9 @@
 struct call {
     const struct options *options;
     struct rollbox_engine *engine;
-    struct rollbox_sandbox *sandbox; /* NULL: no name was given */
-    char *json;                      /* the answer, or NULL */
+    struct rollbox_sandbox *sandbox; /* NULL: no name was given, or it is a server's */
+    bool has_name;
+    char *json; /* the answer, or NULL */
     struct rollbox_error error;
 };
 
@@ -309,19 +311,19 @@ static void show_ps(const struct call *call, const json_t *answer) {
         { "ID", "exec", SHOWN_TEXT },
         { "COMMAND", "command", SHOWN_TEXT },
     };
-    const json_t *rows = json_object_get(answer, call->sandbox ? "processes" : "sandboxes");
+    const json_t *rows = json_object_get(answer, call->has_name ? "processes" : "sandboxes");
     json_t *row;
     size_t i;
 
     if (!options_has(call->options, OPTION_QUIET)) {
-        if (call->sandbox)
+        if (call->has_name)
             format_table(rows, processes, ARRAY_SIZE(processes));
         else
             format_table(rows, sandboxes, ARRAY_SIZE(sandboxes));
         return;
     }
     json_array_foreach(rows, i, row) {
-        if (call->sandbox)
+        if (call->has_name)
             printf("%" JSON_INTEGER_FORMAT "\n", json_integer_value(json_object_get(row, "pid")));
         else
             format_line(json_string_value(json_object_get(row, "name")));
@@ -442,7 +444,7 @@ static int show_action(const struct call *call, const struct action *action) {
     json_t *answer = json_loads(call->json, 0, NULL);
     bool is_refused = json_is_false(json_object_get(answer, "sound"));
 
-    if (options_has(call->options, OPTION_JSON)) {
+    if (options_has(call->options, OPTION_JSON) || !action->show) {
         format_json(call->json);
     } else {
         if (!answer)
@@ -454,12 +456,29 @@ static int show_action(const struct call *call, const struct action *action) {
     return cli_flush(call->options, is_refused ? EXIT_REFUSED : 0);
 }
 
-int cmd_sandbox(const struct options *options) {
-    struct call call = { .options = options };
-    const struct action *action = actions;
+/* NULL: the command is none of these. */
+static const struct action *action_of(const struct options *options) {
+    for (size_t i = 0; i < ARRAY_SIZE(actions); i++)
+        if (actions[i].command == options->command->bit)
+            return &actions[i];
+    return NULL;
+}
 
-    while (action->command != options->command->bit)
-        action++;
+/* Of create and engine status, too: they have the answer as it is. */
+int sandbox_show(const struct options *options, bool has_name, const char *json) {
+    static const struct action plain = { .show = NULL };
+    const struct call call = {
+        .options = options, .has_name = has_name, .json = (char *)(uintptr_t)json
+    };
+    const struct action *action = action_of(options);
+
+    return show_action(&call, action ? action : &plain);
+}
+
+int cmd_sandbox(const struct options *options) {
+    struct call call = { .options = options, .has_name = options->n_rest > 0 };
+    const struct action *action = action_of(options);
+
     int status = options->n_rest ? session_open(options, &call.engine, &call.sandbox)
                                  : session_connect(options, &call.engine);
     if (status)

@@ -98,8 +98,9 @@ def binaries():
         shutil.copy(BUILD / name, target / name)
         os.chmod(target / name, 0o755)
     # Built only where the sources of its HTTP parser are.
-    if (BUILD / "rollbox-serve").exists():
-        shutil.copy(BUILD / "rollbox-serve", target / "rollbox-serve")
+    for name in ("rollbox-serve", "rollbox-http"):
+        if (BUILD / name).exists():
+            shutil.copy(BUILD / name, target / name)
     for library in BUILD.glob("librollbox.so*"):
         if library.is_file():
             shutil.copy(library, target / library.name)

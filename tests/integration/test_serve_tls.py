@@ -9,78 +9,12 @@ import ssl
 
 import pytest
 import rollbox
-from egress_tls import Authority
 from harness import DEADLINE, caller, until  # noqa: F401
 from rollbox import Engine, Sandbox
-from serving import Server
+from serving_tls import Certificates, certificates, serve  # noqa: F401
 
 
-class Certificates:
-    """An authority in a directory that the caller can read, and a server's certificate of it."""
-
-    def __init__(self, who, name="ca"):
-        self.who = who
-        self.directory = who.directory() / name
-        self.directory.mkdir()
-        self.authority = Authority(self.directory)
-        self.ca = self.authority.certificate
-        self.leaf("localhost")
-        self.share()
-
-    def share(self):
-        """The caller may read all of it."""
-        self.directory.chmod(0o755)
-        for file in self.directory.iterdir():
-            file.chmod(0o644)
-
-    def leaf(self, name):
-        """The files of a certificate and its key."""
-        pair = self.authority.leaf(name)
-        self.share()
-        return pair
-
-    def expired(self, name):
-        """The same, of a certificate of 2020."""
-        certificate, key = self.authority.leaf(name)
-        (self.directory / "index").touch()
-        (self.directory / "ca.cnf").write_text(
-            "[ca]\ndefault_ca=d\n[d]\ndatabase=index\nnew_certs_dir=.\nrand_serial=yes\n"
-            "certificate=root.pem\nprivate_key=root.key\ndefault_md=sha256\npolicy=p\n"
-            "[p]\ncommonName=supplied\n"
-        )
-        self.authority.run(
-            *("ca", "-batch", "-config", "ca.cnf", "-in", f"{name}.csr", "-out", certificate),
-            *("-startdate", "20200101000000Z", "-enddate", "20200102000000Z"),
-            *("-extfile", f"{name}.cnf", "-notext"),
-        )
-        self.share()
-        return certificate, key
-
-    def context(self, client=None):
-        """A client's context that trusts this authority."""
-        context = ssl.create_default_context(cafile=self.ca)
-        if client:
-            context.load_cert_chain(*client)
-        return context
-
-
-@pytest.fixture
-def certificates(caller):  # noqa: F811
-    """Certificates for the server."""
-    return Certificates(caller)
-
-
-def serve(certificates, *arguments, client=None, pair=None):
-    """A Server with TLS."""
-    certificate, key = pair or certificates.leaf("localhost")
-    return Server(
-        certificates.who,
-        *("--tls-cert", certificate, "--tls-key", key, *arguments),
-        context=certificates.context(client),
-    )
-
-
-def test_requests_and_large_bodies_pass_through_tls(certificates):
+def test_requests_and_large_bodies_pass_through_tls(certificates):  # noqa: F811
     with serve(certificates) as server:
         assert server.call("POST", "/v1/runs", {"argv": ["echo", "hi"]})[1]["stdout"] == "hi\n"
         assert server.call("POST", "/v1/sandboxes", {"name": "box"})[0] == 201
@@ -91,7 +25,7 @@ def test_requests_and_large_bodies_pass_through_tls(certificates):
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of old versions
-def test_only_tls_1_2_and_later_is_spoken(certificates):
+def test_only_tls_1_2_and_later_is_spoken(certificates):  # noqa: F811
     with serve(certificates) as server:
         with pytest.raises((http.client.BadStatusLine, ConnectionError)):
             plain = http.client.HTTPConnection("localhost", server.port, timeout=DEADLINE)
@@ -106,7 +40,7 @@ def test_only_tls_1_2_and_later_is_spoken(certificates):
         assert server.call("GET", "/healthz")[0] == 200
 
 
-def test_client_checks_the_server(certificates):
+def test_client_checks_the_server(certificates):  # noqa: F811
     other = Certificates(certificates.who, "other")
     with serve(certificates) as server:
         url = f"https://localhost:{server.port}"
@@ -121,7 +55,7 @@ def test_client_checks_the_server(certificates):
             Engine(url, token=server.token, ca=certificates.ca + ".none")
 
 
-def test_expired_certificate_is_refused_by_the_client(certificates):
+def test_expired_certificate_is_refused_by_the_client(certificates):  # noqa: F811
     with serve(certificates, pair=certificates.expired("localhost")) as server:
         with pytest.raises(ssl.SSLError, match="expired"):
             server.call("GET", "/healthz")
@@ -136,7 +70,7 @@ def is_refused(url, **arguments):
     return False
 
 
-def test_client_certificate_is_a_tenant(certificates):
+def test_client_certificate_is_a_tenant(certificates):  # noqa: F811
     trainer, stranger = certificates.leaf("trainer.example"), certificates.leaf("stranger.example")
     other = Certificates(certificates.who, "other")
     with serve(certificates, "--tls-client-ca", certificates.ca) as server:
@@ -168,7 +102,7 @@ def test_client_certificate_is_a_tenant(certificates):
         assert server.call("GET", "/healthz")[0] == 200
 
 
-def test_client_certificate_can_be_required(certificates):
+def test_client_certificate_can_be_required(certificates):  # noqa: F811
     client = certificates.leaf("trainer.example")
     arguments = ("--tls-client-ca", certificates.ca, "--tls-client-required")
     with serve(certificates, *arguments) as server:
@@ -187,7 +121,7 @@ def subject(server):
             return tls.getpeercert()["subjectAltName"]
 
 
-def test_reload_takes_a_new_certificate_and_drops_no_connection(certificates):
+def test_reload_takes_a_new_certificate_and_drops_no_connection(certificates):  # noqa: F811
     files = [certificates.directory / name for name in ("used.pem", "used.key")]
 
     def install(pair):
@@ -220,7 +154,7 @@ def test_reload_takes_a_new_certificate_and_drops_no_connection(certificates):
         kept.close()
 
 
-def test_server_refuses_a_key_that_is_another_certificates(certificates):
+def test_server_refuses_a_key_that_is_another_certificates(certificates):  # noqa: F811
     certificate, _ = certificates.leaf("localhost")
     _, key = certificates.leaf("other.example")
     for arguments, word in (

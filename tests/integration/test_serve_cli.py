@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rollbox command with a server instead of an engine of this machine."""
+
+import json
+import signal
+import subprocess
+
+import pytest
+from harness import BUILD, DEADLINE, binaries, caller, skip, until  # noqa: F401
+from serving import server  # noqa: F401
+from serving_tls import certificates, serve  # noqa: F401
+
+
+class Client:
+    """The command of a caller, at a server."""
+
+    def __init__(self, server, url=None):  # noqa: F811
+        if not (BUILD / "rollbox-http").exists():
+            skip("needs libcurl: rollbox-http is not built without libcurl4-openssl-dev")
+        self.who = server.who
+        self.url = url or f"http://127.0.0.1:{server.port}"
+        self.token = server.directory / "my-token"
+        self.token.write_text(server.token + "\n")
+        self.token.chmod(0o644)
+
+    def argv(self, *arguments):
+        """The command and its first options."""
+        first = ("--engine", self.url, "--token-file", self.token)
+        return [binaries() / "rollbox", *first, *arguments]
+
+    def __call__(self, *arguments, status=0, **options):
+        """Its standard output."""
+        done = self.who.call(*self.argv(*arguments), **options)
+        assert done.returncode == status, (arguments, done)
+        self.err = done.stderr.decode()
+        return done.stdout.decode()
+
+
+@pytest.fixture
+def client(server):  # noqa: F811
+    """A Client of the server."""
+    return Client(server)
+
+
+def test_run_has_input_output_and_status(client):
+    script = "cat; echo bad >&2; exit 3"
+    assert client("run", "--", "sh", "-c", script, status=3, input=b"a\0b") == "a\0b"
+    assert client.err == "bad\n"
+    row = json.loads(client("run", "--json", "--memory", "64M", "--", "echo", "hi"))
+    assert (row["outcome"], row["stdout"]) == ("exit", "hi\n")
+    client("run", "--timeout", "0.1", "--", "sleep", "100", status=124)
+    client("run", "--", "no-such-program", status=127)
+    client("run", "--readable", "/etc", "--", "true", status=125)
+    assert "scope host" in client.err
+
+
+def test_sandbox_is_used_by_the_same_commands_as_a_local_one(client, tmp_path):
+    tmp_path.chmod(0o777)
+    for parent in tmp_path.parents[:3]:
+        parent.chmod(0o755)
+    assert client("create", "--name", "box", "--ttl", "300") == "box\n"
+    assert client("exec", "box", "--", "sh", "-c", "echo out; echo err >&2; exit 5", status=5) == (
+        "out\n"
+    )
+    assert client.err == "err\n"
+    assert (
+        client("exec", "-i", "--env", "A=1", "box", "sh", "-c", "cat; echo $A", input=b"x")
+        == "x1\n"
+    )
+    (tmp_path / "file").write_bytes(b"\0data\xff")
+    (tmp_path / "file").chmod(0o755)
+    client("cp", tmp_path / "file", "box:/tmp/a b")
+    assert client("exec", "box", "stat", "-c", "%a %s", "/tmp/a b") == "755 6\n"
+    client("cp", "box:/tmp/a b", tmp_path / "back")
+    assert (tmp_path / "back").read_bytes() == b"\0data\xff"
+    assert client("cp", "-", "box:/tmp/c", input=b"piped") == ""
+    assert client("cp", "box:/tmp/c", "-") == "piped"
+    client("cp", "box:/tmp/none", tmp_path / "none", status=125)
+    assert not list(tmp_path.glob("none*"))
+    snapshot = client("snapshot", "--as", "base", "box").strip()
+    client("exec", "box", "sh", "-c", "echo 2 > /tmp/c")
+    assert "/tmp/c" in client("diff", "box", "base")
+    assert "base" in client("tree", "box")
+    forks = client("fork", "--from", "base", "--count", "2", "box").split()
+    assert len(forks) == 2
+    assert client("exec", forks[0], "cat", "/tmp/c") == "piped"
+    client("reset", "box", snapshot)
+    assert client("exec", "box", "cat", "/tmp/c") == "piped"
+    assert json.loads(client("inspect", "box"))["name"] == "box"
+    assert client("ps", "-q").split() == ["box", *forks] or set(client("ps", "-q").split()) == {
+        "box",
+        *forks,
+    }
+    assert "COMMAND" in client("ps", "box")
+    client("pause", "box")
+    client("resume", "box")
+    client("rm", "box", *forks)
+    assert client("ps", "-q") == ""
+    client("inspect", "box", status=125)
+    assert "no sandbox" in client.err
+
+
+def test_output_comes_while_the_command_runs_and_a_signal_ends_it(client):
+    client("create", "--name", "box")
+    process = client.who.popen(
+        client.argv("exec", "--id", "one", "box", "sh", "-c", "echo begun; sleep 1000"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    try:
+        assert process.stdout.readline() == b"begun\n"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(DEADLINE) == -signal.SIGINT
+        until(lambda: '"state": "running"' not in client("inspect", "box"))
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_detached_command_is_named_and_killed(client):
+    client("create", "--name", "box")
+    assert client("exec", "-d", "--id", "one", "box", "sleep", "1000") == "one\n"
+    client("kill", "--signal", "TERM", "box", "one")
+    until(lambda: '"state": "running"' not in client("inspect", "box"))
+    client("rm", "box")
+
+
+def test_address_and_token_come_from_the_environment(client):
+    environment = {
+        **client.who.environment(),
+        "ROLLBOX_ENGINE": client.url,
+        "ROLLBOX_TOKEN_FILE": str(client.token),
+    }
+
+    def rollbox(*arguments):
+        return client.who.rollbox(*arguments, env=environment)
+
+    assert rollbox("run", "echo", "hi").stdout == b"hi\n"
+    refused = rollbox("image", "ls")
+    assert refused.returncode == 125 and b"not offered by a server" in refused.stderr
+    assert rollbox("net", "test", "--allow", "a.example", "https://a.example/").returncode == 0
+    wrong = rollbox("--token-file", "/dev/null", "run", "true")
+    assert wrong.returncode == 125 and b"/dev/null" in wrong.stderr
+
+
+def test_failures_name_the_server(client):
+    client.url = "http://127.0.0.1:1"
+    client("run", "true", status=125)
+    assert "127.0.0.1:1" in client.err
+    client.url = "ftp://127.0.0.1"
+    client("run", "true", status=125)
+    assert "http://" in client.err
+
+
+def test_unix_socket_needs_no_token_of_its_own_user(server):  # noqa: F811
+    client = Client(server, f"unix:{server.path}")
+    done = client.who.rollbox("--engine", client.url, "run", "echo", "hi")
+    assert done.stdout == b"hi\n", done.stderr
+
+
+def test_certificate_of_the_server_is_checked(certificates):  # noqa: F811
+    with serve(certificates) as server:  # noqa: F811
+        client = Client(server, f"https://localhost:{server.port}")
+        client("run", "true", status=125)
+        assert "certificate" in client.err
+        assert client("--ca", certificates.ca, "run", "echo", "hi") == "hi\n"
