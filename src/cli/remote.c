@@ -63,19 +63,6 @@ int remote_arguments(int argc, char **argv) {
 
 /* ---- calls ---- */
 
-#define PLAIN "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~"
-
-void remote_path_add(struct buf *to, const char *text, bool slashes) {
-    for (; *text; text++) {
-        unsigned char c = (unsigned char)*text;
-
-        if (strchr(slashes ? PLAIN "/" : PLAIN, c))
-            buf_add(to, text, 1);
-        else
-            buf_printf(to, "%%%02X", c);
-    }
-}
-
 static json_t *with_processes(const struct options *options) {
     return json_pack(
         "{s:s}", "processes", options_has(options, OPTION_DROP_PROCESSES) ? "drop" : "keep");

@@ -19,6 +19,19 @@
 #define ANSWER_MAX ((size_t)256 << 20)
 #define STATUS_LINE_MAX ((size_t)256)
 
+#define PLAIN "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~"
+
+void remote_path_add(struct buf *to, const char *text, bool slashes) {
+    for (; *text; text++) {
+        unsigned char c = (unsigned char)*text;
+
+        if (strchr(slashes ? PLAIN "/" : PLAIN, c))
+            buf_add(to, text, 1);
+        else
+            buf_printf(to, "%%%02X", c);
+    }
+}
+
 /* The program beside this one, or where an installation puts it. */
 static int find_program(struct buf *path) {
     static const char *const places[] = { "rollbox-http", "../libexec/rollbox/rollbox-http" };
