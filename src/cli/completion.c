@@ -56,6 +56,9 @@ static enum names names_of_operand(const struct command *command) {
     switch (command->bit) {
     case COMMAND_IMAGE_RM:
     case COMMAND_IMAGE_SHOW:
+    case COMMAND_IMAGE_INSPECT:
+    case COMMAND_IMAGE_PUSH:
+    case COMMAND_IMAGE_EXPORT:
         return NAMES_IMAGES;
     case COMMAND_TEMPLATE_RM:
         return NAMES_TEMPLATES;

@@ -11,6 +11,12 @@ int cmd_image(const struct options *options) {
         return cli_become_store(options, "import");
     case COMMAND_IMAGE_PULL:
         return cli_become_store(options, "pull");
+    case COMMAND_IMAGE_PUSH:
+        return cli_become_store(options, "push");
+    case COMMAND_IMAGE_EXPORT:
+        return cli_become_store(options, "export-image");
+    case COMMAND_IMAGE_INSPECT:
+        return cli_become_store(options, "inspect");
     case COMMAND_IMAGE_LS:
         return cli_become_store(options, "ls");
     case COMMAND_IMAGE_RM:

@@ -271,21 +271,36 @@ static const struct command commands[] = {
         "Example: rollbox image pull python:3.12-slim && rollbox run --image python:3.12-slim -- "
         "python3 -V\n",
         COMMAND_IMAGE_PULL, 1, 1, cmd_image, 0 },
+    { "image push", "NAME [REFERENCE]",
+        "push an image, or snapshot:NAME, to a registry (default: as it is named)",
+        "Layers that the registry has are not sent.\n"
+        "Example: rollbox image push python:mine docker://registry.example.com/me/python:1\n",
+        COMMAND_IMAGE_PUSH, 1, 2, cmd_image, 0 },
+    { "image export", "NAME PATH",
+        "write an image, or snapshot:NAME, as an OCI image: an archive, or a directory",
+        "PATH is a directory if it ends in a slash or exists as one; oci:DIRECTORY and "
+        "oci-archive:FILE, with :TAG, say so.\n"
+        "Example: rollbox image export python:mine python.tar && podman load -i python.tar\n",
+        COMMAND_IMAGE_EXPORT, 2, 2, cmd_image, 0 },
     { "image ls", "", "list the images and snapshots of the store", NULL, COMMAND_IMAGE_LS, 0, 0,
         cmd_image, 0 },
     { "image rm", "NAME",
         "remove an image, or snapshot:NAME; rollbox store gc then frees its layers", NULL,
         COMMAND_IMAGE_RM, 1, 1, cmd_image, 0 },
+    { "image inspect", "NAME", "print all that the store knows of an image, as JSON", NULL,
+        COMMAND_IMAGE_INSPECT, 1, 1, cmd_image, 0 },
     { "image show", "NAME", "show an image's layers and configuration", NULL, COMMAND_IMAGE_SHOW, 1,
         1, cmd_image, 0 },
     { "store path", "", "print where the store is", NULL, COMMAND_STORE_PATH, 0, 0, cmd_store, 0 },
-    { "store gc", "", "remove layers that no image needs and no sandbox uses", NULL,
+    { "store gc", "", "remove layers that no image needs and no sandbox uses",
+        "Images and layers that a sandbox uses stay.\n"
+        "Example: rollbox store gc --older 30d --keep 200G\n",
         COMMAND_STORE_GC, 0, 0, cmd_store, 0 },
     { "store fsck", "", "read every layer again, and mark damaged ones",
         "A marked layer is refused by name. Importing its image again mends it. Exit status: 1 if "
         "something is damaged.\n",
         COMMAND_STORE_FSCK, 0, 0, cmd_store, 0 },
-    { "store df", "", "show the size of the store, and how much of it is unused", NULL,
+    { "store df", "", "show the size of the store, of each image, and of what is unused", NULL,
         COMMAND_STORE_DF, 0, 0, cmd_store, 0 },
     { "volume create", "NAME", "make an empty volume, which sandboxes can mount",
         "It is kept until it is removed, with all that sandboxes write to it.\n"

@@ -42,11 +42,11 @@
     (COMMAND_VOLUME_CREATE | COMMAND_VOLUME_LS | COMMAND_VOLUME_RM | COMMAND_VOLUME_INSPECT |      \
         COMMAND_VOLUME_DF | COMMAND_VOLUME_SNAPSHOT)
 #define UNPACK_COMMANDS (IMPORT_COMMANDS | COMMAND_IMAGE_PULL)
-#define REGISTRY_COMMANDS COMMAND_IMAGE_PULL
+#define REGISTRY_COMMANDS (COMMAND_IMAGE_PULL | COMMAND_IMAGE_PUSH)
 #define STORE_COMMANDS                                                                             \
-    (UNPACK_COMMANDS | COMMAND_IMAGE_LS | COMMAND_IMAGE_RM | COMMAND_IMAGE_SHOW |                  \
-        COMMAND_STORE_PATH | COMMAND_STORE_GC | COMMAND_STORE_FSCK | COMMAND_STORE_DF |            \
-        VOLUME_COMMANDS)
+    (UNPACK_COMMANDS | COMMAND_IMAGE_PUSH | COMMAND_IMAGE_EXPORT | COMMAND_IMAGE_INSPECT |         \
+        COMMAND_IMAGE_LS | COMMAND_IMAGE_RM | COMMAND_IMAGE_SHOW | COMMAND_STORE_PATH |            \
+        COMMAND_STORE_GC | COMMAND_STORE_FSCK | COMMAND_STORE_DF | VOLUME_COMMANDS)
 /* All commands except those whose output is a text for a person or a shell. */
 #define JSON_COMMANDS (EVERY_COMMAND & ~(COMMAND_COMPLETION | COMMAND_HELP))
 
@@ -199,6 +199,15 @@ const struct option option_table[] = {
         "give up when nothing has arrived for so long (default 60)" },
     { OPTION_MISSING, 0, "missing", NULL, OPTION_FLAG, COMMAND_IMAGE_PULL, NULL,
         "do nothing if the store has an image of this name" },
+    { OPTION_COMPRESSION, 0, "compression", "gzip|zstd|none", OPTION_TEXT,
+        COMMAND_IMAGE_PUSH | COMMAND_IMAGE_EXPORT, NULL, "of the layers (default gzip)" },
+    { OPTION_CONFIG_OF, 0, "config-of", "NAME", OPTION_TEXT,
+        COMMAND_IMAGE_PUSH | COMMAND_IMAGE_EXPORT, NULL,
+        "with the configuration of this image, for a snapshot, which has none" },
+    { OPTION_GC_KEEP, 0, "keep", "SIZE", OPTION_SIZE, COMMAND_STORE_GC, NULL,
+        "remove the images that were used least recently until the layers have at most SIZE" },
+    { OPTION_OLDER, 0, "older", "TIME", OPTION_TEXT, COMMAND_STORE_GC, NULL,
+        "remove images that nobody has used for so long, such as 30d or 12h" },
     { OPTION_ARCHIVE_TAG, 0, "tag-of-archive", "TAG", OPTION_TEXT, COMMAND_IMAGE_IMPORT, NULL,
         "which image, if the archive has several" },
     { OPTION_MAX_ENTRIES, 0, "max-entries", "N", OPTION_COUNT, UNPACK_COMMANDS, NULL,

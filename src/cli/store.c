@@ -19,9 +19,10 @@ int cli_become_store(const struct options *options, const char *command) {
     static char separator[] = "--";
     auto_buf struct buf name = BUF_INIT;
     size_t n = 0;
-    auto_free char **argv = calloc(2 * options->n_uses + (size_t)options->n_rest + 5, sizeof *argv);
+    auto_free char **argv = calloc(2 * options->n_uses + (size_t)options->n_rest + 6, sizeof *argv);
     auto_free char **words = calloc(options->n_uses + 1, sizeof *words);
     auto_free char *socket = NULL, *socket_word = NULL;
+    auto_free char *to_word = NULL;
     bool needs_socket =
         options->command->bit == COMMAND_IMPORT && !options_has(options, OPTION_SOCKET);
 
@@ -45,6 +46,11 @@ int cli_become_store(const struct options *options, const char *command) {
         if (asprintf(&socket_word, "--socket=%s", socket) < 0)
             return cli_fail(options, "out of memory");
         argv[n++] = socket_word;
+    }
+    if (options->n_rest > 1) {
+        if (asprintf(&to_word, "--to=%s", options->rest[1]) < 0)
+            return cli_fail(options, "out of memory");
+        argv[n++] = to_word;
     }
     if (options->n_rest) {
         argv[n++] = separator;

@@ -25,6 +25,8 @@
     X(manifest_published, "import", true) \
     X(pull_described, "pull", false)            /* the manifest and the configuration are there */ \
     X(pull_fetched, "pull", false)              /* skopeo has ended, nothing is unpacked */ \
+    X(layout_half, "image-export", false)       /* a layer is written, under a temporary name */ \
+    X(layout_written, "image-export", false) \
     X(manifest_removed, "rm", true) \
     X(gc_trashed, "gc", true) \
     X(gc_deleting, "gc", true) \

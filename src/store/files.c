@@ -359,6 +359,16 @@ void files_owner(int fd, const struct stat *st, struct owner *ret_owner) {
     *ret_owner = (struct owner){ (uint32_t)uid, (uint32_t)gid, (uint32_t)mode };
 }
 
+void files_image_owner(int fd, const struct stat *st, struct owner *ret_owner) {
+    char text[64];
+
+    files_owner(fd, st, ret_owner);
+    if (geteuid() != 0 && (fd < 0 || fgetxattr(fd, XATTR_OWNER, text, sizeof text) < 0))
+        ret_owner->uid = ret_owner->gid = 0;
+    ret_owner->uid = MIN(ret_owner->uid, 65534u);
+    ret_owner->gid = MIN(ret_owner->gid, 65534u);
+}
+
 int files_copy_data(int from, int to, uint64_t size) {
     auto_free struct segment *segments = NULL;
     auto_free char *buffer = NULL;

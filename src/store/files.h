@@ -93,6 +93,10 @@ int files_give(int at, const char *name, uint32_t uid, uint32_t gid);
 /* The arguments of files_set_owner, as far as they are known. */
 void files_owner(int fd, const struct stat *st, struct owner *ret_owner);
 
+/* The owner and mode as an image has them: what an ordinary user's store has no record of belongs
+ * to root. `fd` -EBADF: a link or a FIFO. */
+void files_image_owner(int fd, const struct stat *st, struct owner *ret_owner);
+
 /* Copies all data of a file, without holes. Without O_APPEND. */
 int files_copy_data(int from, int to, uint64_t size);
 

@@ -15,6 +15,7 @@
 #include "base/fd.h"
 #include "base/text.h"
 #include "store/digest.h"
+#include "store/downloads.h"
 #include "store/fault.h"
 #include "store/files.h"
 #include "store/image.h"
@@ -453,16 +454,16 @@ static int use_same(struct pull *pull, json_t **ret_json) {
 static int open_directories(struct pull *pull) {
     static const char *const made[] = { LAYOUT, LAYOUT "/blobs", BLOBS };
 
-    if (mkdirat(pull->store, PULL_DOWNLOADS, 0700) < 0 && errno != EEXIST)
-        return fail_store(pull, errno);
+    pull->downloads = downloads_open(pull->store);
+    if (pull->downloads < 0)
+        return fail_store(pull, -pull->downloads);
     for (size_t i = 0; i < ARRAY_SIZE(made); i++)
         if (mkdirat(pull->work.fd, made[i], 0700) < 0)
             return fail_store(pull, errno);
     const int flags = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
-    pull->downloads = openat(pull->store, PULL_DOWNLOADS, flags);
     pull->layout = openat(pull->work.fd, LAYOUT, flags);
     pull->blobs = openat(pull->work.fd, BLOBS, flags);
-    return pull->downloads < 0 || pull->layout < 0 || pull->blobs < 0 ? fail_store(pull, errno) : 0;
+    return pull->layout < 0 || pull->blobs < 0 ? fail_store(pull, errno) : 0;
 }
 
 static int take_turns(struct pull *pull) {

@@ -23,7 +23,6 @@
 #include "store/unpack.h"
 
 #define PULL_STALL_S 60 /* without progress, by default */
-#define PULL_DOWNLOADS "downloads"
 
 struct pull_options {
     const char *reference;        /* registry_reference.h */

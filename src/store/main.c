@@ -27,12 +27,14 @@
 #include "base/size_text.h"
 #include "base/text.h"
 #include "base/utf8.h"
+#include "policy/policy.h"
 #include "store/live_archive.h"
 #include "store/commit.h"
 #include "store/describe.h"
 #include "store/fault.h"
 #include "store/files.h"
 #include "store/image.h"
+#include "store/image_export.h"
 #include "store/image_make.h"
 #include "store/image_pull.h"
 #include "store/job.h"
@@ -48,7 +50,8 @@
 
 struct arguments {
     const char *program, *store, *name, *tag, *part, *operand, *socket, *policy, *platform,
-        *authfile, *creds;
+        *authfile, *creds, *to, *compression, *config_of;
+    struct prune_options prune;
     uint64_t stall_s;
     struct unpack_limits limits;
     uint64_t size;
@@ -172,6 +175,42 @@ static int call_pull(
     return r;
 }
 
+static int export_options_of(const struct arguments *arguments, struct export_options *ret_options,
+    struct rollbox_error *error) {
+    *ret_options = (struct export_options){ .name = arguments->operand,
+        .to = arguments->to,
+        .config_of = arguments->config_of,
+        .authfile = arguments->authfile,
+        .creds = arguments->creds,
+        .insecure = arguments->insecure,
+        .stall_s = (unsigned)arguments->stall_s };
+    return oci_compression_parse(arguments->compression, &ret_options->compression, error);
+}
+
+static int call_export_image(
+    int store, const struct arguments *arguments, json_t **ret_json, struct rollbox_error *error) {
+    struct export_options options;
+    int r = export_options_of(arguments, &options, error);
+
+    if (r == 0 && !options.to)
+        r = error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments",
+            "the image needs a file or a directory to go to: add --to PATH");
+    return r < 0 ? r : image_export(store, &options, ret_json, error);
+}
+
+static int call_push(
+    int store, const struct arguments *arguments, json_t **ret_json, struct rollbox_error *error) {
+    struct export_options options;
+    int r = export_options_of(arguments, &options, error);
+
+    return r < 0 ? r : image_push(store, &options, ret_json, error);
+}
+
+static void print_export(const json_t *json) {
+    printf("%s: %" JSON_INTEGER_FORMAT " layers, %s\n%s\n", get_text(json, "to"),
+        get_number(json, "layers"), size_text(get_number(json, "bytes")), get_text(json, "digest"));
+}
+
 static int call_make_image(
     int store, const struct arguments *arguments, json_t **ret_json, struct rollbox_error *error) {
     int r = needs_name(arguments, error);
@@ -205,17 +244,25 @@ static int call_list(
     return maintenance_list(store, ret_json, error);
 }
 
+/* Local time; static. */
+static const char *date_text(json_int_t seconds) {
+    static char date[32];
+    const time_t time = (time_t)seconds;
+    struct tm tm;
+
+    snprintf(date, sizeof date, "?");
+    if (localtime_r(&time, &tm))
+        strftime(date, sizeof date, "%Y-%m-%d %H:%M", &tm);
+    return date;
+}
+
 static void print_rows(const json_t *rows, const char *prefix) {
     const json_t *row;
     size_t i;
 
     json_array_foreach(rows, i, row) {
-        time_t created = (time_t)get_number(row, "created");
-        char date[32] = "?";
-        struct tm tm;
+        const char *date = date_text(get_number(row, "created"));
 
-        if (localtime_r(&created, &tm))
-            strftime(date, sizeof date, "%Y-%m-%d %H:%M", &tm);
         printf("%s%-*s %3" JSON_INTEGER_FORMAT " layers  %9s  %s%s%s\n", prefix,
             (int)(40 - strlen(prefix)), get_text(row, "name"), get_number(row, "layers"),
             size_text(get_number(row, "bytes")), date,
@@ -263,6 +310,9 @@ static void print_show(const json_t *json) {
     for (i = 0; i < ARRAY_SIZE(keys); i++)
         if (get_text(config, keys[i])[0])
             printf("%-13s%s\n", keys[i], get_text(config, keys[i]));
+    if (json_object_get(json, "source"))
+        printf("%-13s%s, %s\n", "source", get_text(json_object_get(json, "source"), "reference"),
+            get_text(json_object_get(json, "source"), "digest"));
     tell_words("entrypoint", json_object_get(config, "entrypoint"));
     tell_words("cmd", json_object_get(config, "cmd"));
     json_array_foreach(json_object_get(config, "env"), i, variable)
@@ -273,6 +323,11 @@ static void print_show(const json_t *json) {
         "%-13s%.12s  %9s  %6" JSON_INTEGER_FORMAT " files%s%s\n", "layer", get_text(layer, "id"),
         size_text(get_number(layer, "bytes")), get_number(layer, "files"),
         get_text(layer, "problem")[0] ? "  DAMAGED: " : "", get_text(layer, "problem"));
+}
+
+static void print_object(const json_t *json) {
+    json_dumpf(json, stdout, JSON_INDENT(2) | (isatty(STDOUT_FILENO) ? JSON_ENSURE_ASCII : 0));
+    putchar('\n');
 }
 
 static int call_remove(
@@ -304,13 +359,15 @@ static void tell_path(const json_t *json) {
 
 static int call_collect(
     int store, const struct arguments *arguments, json_t **ret_json, struct rollbox_error *error) {
-    (void)arguments;
-    return maintenance_collect(store, ret_json, error);
+    return maintenance_collect(store, &arguments->prune, ret_json, error);
 }
 
 static void print_collect(const json_t *json) {
     const json_t *row;
     size_t i;
+
+    json_array_foreach(json_object_get(json, "removed_images"), i, row)
+        printf("image %s removed\n", shown_value(json_string_value(row), ""));
 
     printf("%" JSON_INTEGER_FORMAT " layers", get_number(json, "removed_layers"));
     if (get_number(json, "removed_asleep"))
@@ -376,6 +433,9 @@ static int call_usage(
 }
 
 static void print_usage(const json_t *json) {
+    const json_t *row;
+    size_t i;
+
     printf("%" JSON_INTEGER_FORMAT " images, %" JSON_INTEGER_FORMAT " snapshots\n",
         get_number(json, "images"), get_number(json, "snapshots"));
     printf("%" JSON_INTEGER_FORMAT " layers, %s\n", get_number(json, "layers"),
@@ -391,6 +451,17 @@ static void print_usage(const json_t *json) {
     printf("%" JSON_INTEGER_FORMAT " volumes, %s\n", get_number(json, "volumes"),
         size_text(get_number(json, "volume_bytes")));
     printf("%s free\n", size_text(get_number(json, "free_bytes")));
+    if (json_array_size(json_object_get(json, "by_image")))
+        printf("\n%-40s %9s  %9s  %s\n", "image", "own", "shared", "last used");
+    json_array_foreach(json_object_get(json, "by_image"), i, row) {
+        const bool snapshot = strcmp(get_text(row, "kind"), "snapshot") == 0;
+        const int width = snapshot ? 40 - (int)strlen(KEEP_SNAPSHOT_PREFIX) : 40;
+
+        printf("%s%-*s %9s  %9s  %s%s\n", snapshot ? KEEP_SNAPSHOT_PREFIX : "", width,
+            get_text(row, "name"), size_text(get_number(row, "own_bytes")),
+            size_text(get_number(row, "shared_bytes")), date_text(get_number(row, "used")),
+            json_is_true(json_object_get(row, "in_use")) ? ", in use" : "");
+    }
 }
 
 static int with_job(int (*call)(const struct job *job, const struct arguments *arguments,
@@ -602,11 +673,17 @@ static const struct command commands[] = {
         true, call_make_image, print_import },
     { "pull", "REFERENCE", "pull an image from a registry, a layout or an archive", true, true,
         call_pull, print_pull },
+    { "push", "NAME", "push an image or snapshot:NAME to a registry; --to REFERENCE", true, false,
+        call_push, print_export },
+    { "export-image", "NAME", "write an image or snapshot:NAME as an OCI image; --to PATH", true,
+        false, call_export_image, print_export },
     { "import-snapshot", "FILE", "import an exported snapshot or sandbox; --name NAME", true, true,
         call_import_snapshot, print_import },
     { "ls", NULL, "list images and snapshots", true, true, call_list, print_list },
     { "show", "NAME", "show an image's layers and configuration", true, false, call_show,
         print_show },
+    { "inspect", "NAME", "print what the store knows of an image, as JSON", true, false, call_show,
+        print_object },
     { "rm", "NAME", "remove an image, or snapshot:NAME", true, false, call_remove, tell_nothing },
     { "path", NULL, "print the store's path", false, false, call_path, tell_path },
     { "gc", NULL, "remove unused layers", true, true, call_collect, print_collect },
@@ -694,6 +771,35 @@ static int parse_number(const char *name, const char *value, uint64_t most, uint
     return 0;
 }
 
+static int parse_size(
+    const char *name, const char *value, uint64_t *ret, struct rollbox_error *error) {
+    if (policy_parse_size(value, ret) == 0)
+        return 0;
+    return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments",
+        "--%s %s: must be a size, such as 200G", name, files_printable(value));
+}
+
+/* 30d, 12h, 90m, or seconds. */
+static int parse_age(
+    const char *name, const char *value, uint64_t *ret, struct rollbox_error *error) {
+    static const struct unit {
+        char letter;
+        uint64_t seconds;
+    } units[] = { { 'd', 86400 }, { 'h', 3600 }, { 'm', 60 }, { 's', 1 }, { '\0', 1 } };
+    char *end;
+
+    errno = 0;
+    const uint64_t number = strtoull(value, &end, 10);
+    const bool is_number = value[0] >= '0' && value[0] <= '9' && !errno && number < UINT32_MAX;
+    for (size_t i = 0; is_number && i < ARRAY_SIZE(units); i++)
+        if (*end == units[i].letter && (!*end || !end[1])) {
+            *ret = number * units[i].seconds;
+            return 0;
+        }
+    return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments",
+        "--%s %s: must be a time such as 30d, 12h or 90m", name, files_printable(value));
+}
+
 static int set_option(
     struct arguments *arguments, const char *name, const char *value, struct rollbox_error *error) {
     uint64_t found = 0;
@@ -711,6 +817,16 @@ static int set_option(
         arguments->authfile = value;
     else if (strcmp(name, "creds") == 0)
         arguments->creds = value;
+    else if (strcmp(name, "to") == 0)
+        arguments->to = value;
+    else if (strcmp(name, "compression") == 0)
+        arguments->compression = value;
+    else if (strcmp(name, "config-of") == 0)
+        arguments->config_of = value;
+    else if (strcmp(name, "keep") == 0)
+        r = parse_size(name, value, &arguments->prune.keep_bytes, error);
+    else if (strcmp(name, "older") == 0)
+        r = parse_age(name, value, &arguments->prune.older_s, error);
     else if (strcmp(name, "stall") == 0)
         r = parse_number(name, value, 86400, &arguments->stall_s, error);
     else if (strcmp(name, "part") == 0)

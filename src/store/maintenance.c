@@ -14,6 +14,7 @@
 #include "base/cleanup.h"
 #include "base/error.h"
 #include "store/disk_uppers.h"
+#include "store/downloads.h"
 #include "store/fault.h"
 #include "store/files.h"
 #include "store/layer.h"
@@ -97,7 +98,7 @@ int maintenance_list(int store, json_t **ret_json, struct rollbox_error *error) 
     return both ? 0 : out_of_memory(error);
 }
 
-static enum manifest_kind kind_of(const char **name) {
+enum manifest_kind maintenance_kind_of(const char **name) {
     if (strncmp(*name, KEEP_SNAPSHOT_PREFIX, strlen(KEEP_SNAPSHOT_PREFIX)) != 0)
         return MANIFEST_IMAGE;
     *name += strlen(KEEP_SNAPSHOT_PREFIX);
@@ -105,7 +106,7 @@ static enum manifest_kind kind_of(const char **name) {
 }
 
 int maintenance_show(int store, const char *name, json_t **ret_json, struct rollbox_error *error) {
-    enum manifest_kind kind = kind_of(&name);
+    enum manifest_kind kind = maintenance_kind_of(&name);
     struct manifest manifest;
     int r = store_manifest(store, kind, name, &manifest, error);
 
@@ -136,7 +137,7 @@ int maintenance_show(int store, const char *name, json_t **ret_json, struct roll
 
 int maintenance_remove(
     int store, const char *name, json_t **ret_json, struct rollbox_error *error) {
-    enum manifest_kind kind = kind_of(&name);
+    enum manifest_kind kind = maintenance_kind_of(&name);
     auto_free char *file = NULL;
     auto_free char *path = NULL;
 
@@ -286,6 +287,11 @@ static int collect_garbage(
     if (r == 0)
         r = layer_sweep_work(store, &removed_work) < 0 ? fail_maintenance(error, -EIO, "sweep tmp")
                                                        : 0;
+    if (r == 0) {
+        int swept = downloads_sweep(store, &freed);
+
+        r = swept < 0 ? fail_maintenance(error, swept, "remove interrupted pulls") : 0;
+    }
     close_fd(&lock);
     if (r < 0)
         return r;
@@ -300,10 +306,17 @@ static int collect_garbage(
     return *ret_json ? 0 : out_of_memory(error);
 }
 
-int maintenance_collect(int store, json_t **ret_json, struct rollbox_error *error) {
-    json_t *kept = json_array();
-    int r = kept ? collect_garbage(store, kept, ret_json, error) : out_of_memory(error);
+int maintenance_collect(int store, const struct prune_options *options, json_t **ret_json,
+    struct rollbox_error *error) {
+    json_t *kept = json_array(), *removed = json_array();
+    int r =
+        kept && removed ? image_rows_prune(store, options, removed, error) : out_of_memory(error);
 
+    if (r == 0)
+        r = collect_garbage(store, kept, ret_json, error);
+    if (r == 0 && json_object_set(*ret_json, "removed_images", removed) < 0)
+        r = out_of_memory(error);
+    json_decref(removed);
     json_decref(kept);
     return r;
 }
@@ -453,6 +466,17 @@ int maintenance_check(int store, json_t **ret_json, struct rollbox_error *error)
 
 /* ---- df ---- */
 
+static int list_by_image(int store, json_t **ret_json, struct rollbox_error *error) {
+    struct image_rows rows;
+    int r = image_rows_read(store, &rows, error);
+
+    if (r < 0)
+        return r;
+    *ret_json = image_rows_json(&rows);
+    image_rows_done(&rows);
+    return *ret_json ? 0 : out_of_memory(error);
+}
+
 int maintenance_usage(int store, json_t **ret_json, struct rollbox_error *error) {
     struct references references;
     uint64_t bytes = 0, unused_bytes = 0, layers = 0, unused = 0, images = 0;
@@ -491,14 +515,19 @@ int maintenance_usage(int store, json_t **ret_json, struct rollbox_error *error)
         r = fail_maintenance(error, -errno, "query the store's file system");
     if (r < 0)
         return r;
-    *ret_json =
-        json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}",
-            "images", (json_int_t)images, "snapshots", (json_int_t)snapshots, "layers",
-            (json_int_t)layers, "bytes", (json_int_t)bytes, "unused_layers", (json_int_t)unused,
-            "unused_bytes", (json_int_t)unused_bytes, "asleep", (json_int_t)asleep.n,
-            "asleep_bytes", (json_int_t)asleep.bytes, "woken", (json_int_t)woken.n, "woken_bytes",
-            (json_int_t)woken.bytes, "engines", (json_int_t)engines, "boxes_bytes",
-            (json_int_t)box_bytes, "volumes", (json_int_t)volumes, "volume_bytes",
-            (json_int_t)volume_bytes, "free_bytes", (json_int_t)(room.f_bavail * room.f_frsize));
+    json_t *by_image = NULL;
+    r = list_by_image(store, &by_image, error);
+    if (r < 0)
+        return r;
+    *ret_json = json_pack(
+        "{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o}",
+        "images", (json_int_t)images, "snapshots", (json_int_t)snapshots, "layers",
+        (json_int_t)layers, "bytes", (json_int_t)bytes, "unused_layers", (json_int_t)unused,
+        "unused_bytes", (json_int_t)unused_bytes, "asleep", (json_int_t)asleep.n, "asleep_bytes",
+        (json_int_t)asleep.bytes, "woken", (json_int_t)woken.n, "woken_bytes",
+        (json_int_t)woken.bytes, "engines", (json_int_t)engines, "boxes_bytes",
+        (json_int_t)box_bytes, "volumes", (json_int_t)volumes, "volume_bytes",
+        (json_int_t)volume_bytes, "free_bytes", (json_int_t)(room.f_bavail * room.f_frsize),
+        "by_image", by_image);
     return *ret_json ? 0 : out_of_memory(error);
 }

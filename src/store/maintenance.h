@@ -8,7 +8,12 @@
 
 #include <rollbox/rollbox.h>
 
+#include "store/image_rows.h"
+
 #define KEEP_SNAPSHOT_PREFIX "snapshot:"
+
+/* The kind of a name; *name is moved past "snapshot:". */
+enum manifest_kind maintenance_kind_of(const char **name);
 
 /* {"images": [{"name", "layers", "bytes", "files", "created", "problem"}], "snapshots": [...]} */
 int maintenance_list(int store, json_t **ret_json, struct rollbox_error *error);
@@ -22,8 +27,9 @@ int maintenance_remove(int store, const char *name, json_t **ret_json, struct ro
 
 /* Removes layers that no manifest names and no process uses, hibernated sandboxes that no engine
  * can wake, and leftovers of dead processes. {"removed_layers", "freed_bytes", "in_use",
- * "removed_work", "removed_asleep"} */
-int maintenance_collect(int store, json_t **ret_json, struct rollbox_error *error);
+ * "removed_work", "removed_asleep", "removed_images": [names]}. `options`: images that go first. */
+int maintenance_collect(
+    int store, const struct prune_options *options, json_t **ret_json, struct rollbox_error *error);
 
 /* Reads every layer again, marks damaged ones, and removes the mark from others. Checks hibernated
  * sandboxes, too. {"layers", "asleep", "damaged": [{"layer", "reason", "used_by"} or {"asleep",
@@ -31,7 +37,7 @@ int maintenance_collect(int store, json_t **ret_json, struct rollbox_error *erro
 int maintenance_check(int store, json_t **ret_json, struct rollbox_error *error);
 
 /* {"images", "snapshots", "layers", "bytes", "unused_layers", "unused_bytes", "asleep",
- * "hibernated_bytes", "woken", "woken_bytes", "free_bytes"} */
+ * "hibernated_bytes", "woken", "woken_bytes", "free_bytes", "by_image": image_rows.h} */
 int maintenance_usage(int store, json_t **ret_json, struct rollbox_error *error);
 
 #endif

@@ -182,17 +182,9 @@ static int export_visit(
     archive_entry_copy_pathname(to, name.data);
     archive_entry_set_size(to, 0);
     archive_entry_set_uname(to, NULL);
-    files_owner(attributes, &entry->st, &owner);
-    if (geteuid() != 0 && attributes >= 0) {
-        char text[64];
-
-        if (fgetxattr(attributes, XATTR_OWNER, text, sizeof text) < 0)
-            owner.uid = owner.gid = 0;
-    } else if (geteuid() != 0) {
-        owner.uid = owner.gid = 0;
-    }
-    archive_entry_set_uid(to, MIN(owner.uid, 65534u));
-    archive_entry_set_gid(to, MIN(owner.gid, 65534u));
+    files_image_owner(attributes, &entry->st, &owner);
+    archive_entry_set_uid(to, owner.uid);
+    archive_entry_set_gid(to, owner.gid);
     archive_entry_set_perm(to, (__LA_MODE_T)owner.mode);
     if (target)
         archive_entry_copy_symlink(to, target);

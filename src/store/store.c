@@ -241,6 +241,16 @@ static int take_layer(
     return 0;
 }
 
+/* The time of change of a manifest's file is that of its last use, which gc looks at. A store on a
+ * full or read-only file system works without. */
+static void note_use(int store, enum manifest_kind kind, const char *name) {
+    auto_free char *file = manifest_file_name(name);
+    auto_free char *path = NULL;
+
+    if (file && asprintf(&path, "%s/%s", store_manifest_directory(kind), file) >= 0)
+        (void)utimensat(store, path, NULL, AT_SYMLINK_NOFOLLOW);
+}
+
 static int look_up(const char *store_path, enum manifest_kind kind, const char *name,
     struct store_image **ret_image, struct rollbox_error *error) {
     auto_free char *path = NULL;
@@ -270,6 +280,7 @@ static int look_up(const char *store_path, enum manifest_kind kind, const char *
         store_image_free(image);
         return r;
     }
+    note_use(store, kind, name);
     *ret_image = image;
     return 0;
 }

@@ -8,9 +8,9 @@
  * dies. There are no counters that could be wrong. Removing a layer requires the exclusive lock and
  * a look through all manifests.
  *
- * This part only reads and calls only jansson and the kernel; the engine links it. Code that
- * writes, walks trees or parses archives is in rollbox-store. No function waits for another
- * process.
+ * This part only reads (and notes the time of an image's last use) and calls only jansson and the
+ * kernel; the engine links it. Code that writes, walks trees or parses archives is in
+ * rollbox-store. No function waits for another process.
  */
 #ifndef ROLLBOX_STORE_STORE_H
 #define ROLLBOX_STORE_STORE_H
