@@ -51,7 +51,7 @@ _rollbox() {
         ;;
     image)
         if ((COMP_CWORD == 2)); then
-            COMPREPLY=($(compgen -W 'import pull ls rm show' -- "$cur"))
+            COMPREPLY=($(compgen -W 'import pull push export ls rm inspect show' -- "$cur"))
             return
         fi
         command="$command ${COMP_WORDS[2]}" first=3
@@ -146,11 +146,14 @@ _rollbox() {
     'import') options='--trust --drop-processes --name --max-entries --max-bytes --max-depth --json --policy --socket --help' ;;
     'image import') options='--no-progress --name --platform --tag-of-archive --max-entries --max-bytes --max-depth --max-ratio --json --help' ;;
     'image pull') options='--no-progress --name --platform --insecure --authfile --creds --stall --missing --max-entries --max-bytes --max-depth --max-ratio --json --help' ;;
+    'image push') options='--insecure --authfile --creds --stall --compression --config-of --json --help' ;;
+    'image export') options='--compression --config-of --json --help' ;;
     'image ls') options='--quiet --json --help' ;;
     'image rm') options='--json --help' ;;
+    'image inspect') options='--json --help' ;;
     'image show') options='--json --help' ;;
     'store path') options='--json --help' ;;
-    'store gc') options='--json --help' ;;
+    'store gc') options='--keep --older --json --help' ;;
     'store fsck') options='--json --help' ;;
     'store df') options='--json --help' ;;
     'volume create') options='--json --size --help' ;;
@@ -191,6 +194,7 @@ _rollbox() {
     --log-format) COMPREPLY=($(compgen -W 'text json' -- "$cur")); return ;;
     --auto-snapshot) COMPREPLY=($(compgen -W 'changed off' -- "$cur")); return ;;
     --scope) COMPREPLY=($(compgen -W 'main tree children group' -- "$cur")); return ;;
+    --compression) COMPREPLY=($(compgen -W 'gzip zstd none' -- "$cur")); return ;;
     --disk-at) COMPREPLY=($(compgen -W 'memory store' -- "$cur")); return ;;
     --users) COMPREPLY=($(compgen -W 'one many' -- "$cur")); return ;;
     --net) COMPREPLY=($(compgen -W 'none loopback allow host' -- "$cur")); return ;;
@@ -210,7 +214,7 @@ _rollbox() {
         return
     fi
     case $command in
-    'image rm' | 'image show') _rollbox_list image ls -q ;;
+    'image push' | 'image export' | 'image rm' | 'image inspect' | 'image show') _rollbox_list image ls -q ;;
     'template rm') _rollbox_list template ls -q ;;
     'exec' | 'attach' | 'logs' | 'forward' | 'port' | 'ps' | 'inspect' | 'kill' | 'rm' | 'pause' | 'resume' | 'hibernate' | 'wake' | 'snapshot show' | 'snapshot verify' | 'snapshot' | 'restore' | 'reset' | 'tree' | 'diff' | 'commit' | 'discard' | 'export')
         if [[ ! $(_rollbox_sandbox) ]]; then

@@ -45,7 +45,7 @@ _rollbox() {
         ;;
     image)
         if ((CURRENT == 3)); then
-            compadd -- import pull ls rm show
+            compadd -- import pull push export ls rm inspect show
             return
         fi
         command="$command $words[3]" first=3
@@ -843,6 +843,28 @@ _rollbox() {
             '*--help[print this help]' \
             ':file:_files'
         ;;
+    'image push')
+        _arguments -s -S \
+            '*--insecure[a registry without TLS, or with a certificate that nobody signed (always so for one on 127.0.0.1 or localhost)]' \
+            '*--authfile=[credentials, as docker login and skopeo login write them (default\: where those do)]:FILE:_files' \
+            '*--creds=[a file with USER\:PASSWORD; - is standard input]:FILE:_files' \
+            '*--stall=[give up when nothing has arrived for so long (default 60)]:SECONDS:' \
+            '*--compression=[of the layers (default gzip)]:value:(gzip zstd none)' \
+            '*--config-of=[with the configuration of this image, for a snapshot, which has none]:NAME:' \
+            '*--json[print the result as one JSON object]' \
+            '*-h[print this help]' \
+            '*--help[print this help]' \
+            ':name:_rollbox_images'
+        ;;
+    'image export')
+        _arguments -s -S \
+            '*--compression=[of the layers (default gzip)]:value:(gzip zstd none)' \
+            '*--config-of=[with the configuration of this image, for a snapshot, which has none]:NAME:' \
+            '*--json[print the result as one JSON object]' \
+            '*-h[print this help]' \
+            '*--help[print this help]' \
+            ':name:_rollbox_images'
+        ;;
     'image ls')
         _arguments -s -S \
             '*-q[print only names (ps NAME\: process ids)]' \
@@ -852,6 +874,13 @@ _rollbox() {
             '*--help[print this help]'
         ;;
     'image rm')
+        _arguments -s -S \
+            '*--json[print the result as one JSON object]' \
+            '*-h[print this help]' \
+            '*--help[print this help]' \
+            ':name:_rollbox_images'
+        ;;
+    'image inspect')
         _arguments -s -S \
             '*--json[print the result as one JSON object]' \
             '*-h[print this help]' \
@@ -873,6 +902,8 @@ _rollbox() {
         ;;
     'store gc')
         _arguments -s -S \
+            '*--keep=[remove the images that were used least recently until the layers have at most SIZE]:SIZE:' \
+            '*--older=[remove images that nobody has used for so long, such as 30d or 12h]:TIME:' \
             '*--json[print the result as one JSON object]' \
             '*-h[print this help]' \
             '*--help[print this help]'
