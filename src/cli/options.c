@@ -345,6 +345,12 @@ const struct option option_table[] = {
         "refuse clients without a certificate" },
     { OPTION_DRAIN, 0, "drain", "SECONDS", OPTION_COUNT, COMMAND_SERVE, NULL,
         "how long open requests may take after SIGTERM (default 30)" },
+    { OPTION_STATE, 0, "state", "DIR", OPTION_FILE, COMMAND_SERVE, NULL,
+        "keep answers for retries, detached sandboxes and durable leases there: they outlive it" },
+    { OPTION_ENGINES, 0, "engines", "N", OPTION_COUNT, COMMAND_SERVE, NULL,
+        "start N engines, and share the sandboxes out by load (default 1)" },
+    { OPTION_ENGINE_PER_TENANT, 0, "engine-per-tenant", NULL, OPTION_FLAG, COMMAND_SERVE, NULL,
+        "start an engine for each tenant" },
     { OPTION_CERTIFICATE, 0, "certificate", "KIND:NAME", OPTION_TEXT, COMMAND_TOKEN_CREATE, NULL,
         "no secret: for clients whose certificate has this alternative name; KIND is DNS, URI or "
         "email" },

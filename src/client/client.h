@@ -232,6 +232,9 @@ void connection_lose(struct rollbox_engine *engine, const struct rollbox_error *
 int handle_new(int take_socket, pid_t pid, int take_pidfd, const char *path,
     struct rollbox_engine **ret_engine, struct rollbox_error *error);
 
+/* A connection to the shared engine on the path, non-blocking; nothing is sent yet. */
+int handle_connect(const char *path, int *ret_fd, pid_t *ret_pid, struct rollbox_error *error);
+
 /* The same for a private engine that is started already, consumed also on failure, as
  * rollbox_engine_open would return it. */
 int handle_adopt(

@@ -154,8 +154,7 @@ static int check_server(
     return trust_path(trust, path, error);
 }
 
-static int join_shared(
-    const char *path, struct rollbox_engine **ret_engine, struct rollbox_error *error) {
+int handle_connect(const char *path, int *ret_fd, pid_t *ret_pid, struct rollbox_error *error) {
     struct sockaddr_un address = { .sun_family = AF_UNIX };
     struct ucred peer = { 0 };
     struct trust trust;
@@ -196,17 +195,28 @@ static int join_shared(
     r = check_server(&trust, path, peer.uid, error);
     if (r < 0)
         return r;
-    return handle_new(TAKE_FD(fd), peer.pid, -EBADF, path, ret_engine, error);
+    *ret_fd = TAKE_FD(fd);
+    *ret_pid = peer.pid;
+    return 0;
 }
 
-/* A handle of a private engine; if it cannot be made, the engine ends. */
+static int join_shared(
+    const char *path, struct rollbox_engine **ret_engine, struct rollbox_error *error) {
+    int fd;
+    pid_t pid;
+    int r = handle_connect(path, &fd, &pid, error);
+
+    return r < 0 ? r : handle_new(fd, pid, -EBADF, path, ret_engine, error);
+}
+
+/* A handle of a started or shared engine; if it cannot be made, a private one ends. */
 static int hold_spawned(
     struct spawned *take, struct rollbox_engine **ret_engine, struct rollbox_error *error) {
     auto_free char *path = take->path;
     int r = handle_new(
         take->socket, take->pid, take->pidfd, path ? path : "rollbox-engine", ret_engine, error);
 
-    if (r < 0) {
+    if (r < 0 && take->pidfd >= 0) {
         kill(take->pid, SIGKILL);
         while (waitpid(take->pid, NULL, 0) < 0 && errno == EINTR)
             ;

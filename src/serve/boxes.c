@@ -6,6 +6,7 @@
 
 #include "base/cleanup.h"
 #include "serve/digits.h"
+#include "serve/engine_link.h"
 #include "serve/server.h"
 
 static struct list *bucket_of(
@@ -43,16 +44,18 @@ struct box *box_find(struct server *server, const struct tenant *tenant, const c
 }
 
 struct box *box_new(struct server *server, struct tenant *tenant, const char *name,
-    struct rollbox_sandbox *take_handle) {
+    struct engine_link *link, struct rollbox_sandbox *take_handle) {
     struct box *box = calloc(1, sizeof *box);
-    static uint64_t numbers;
+    char digits[17];
 
     if (!box) {
         rollbox_sandbox_free(take_handle);
         return NULL;
     }
     box->references = 1;
-    box->number = ++numbers;
+    digits_random(8, digits);
+    box->number = strtoull(digits, NULL, 16);
+    box->link = engine_link_ref(link);
     box->tenant = tenant;
     box->handle = take_handle;
     (void)snprintf(box->name, sizeof box->name, "%s", name);
@@ -64,15 +67,35 @@ struct box *box_new(struct server *server, struct tenant *tenant, const char *na
 struct box *box_unref(struct box *box) {
     if (box && --box->references == 0) {
         rollbox_sandbox_free(box->handle);
+        for (size_t i = 0; i < box->n_old_handles; i++)
+            rollbox_sandbox_free(box->old_handles[i]);
+        free(box->old_handles);
+        engine_link_unref(box->link);
         json_decref(box->labels);
         free(box);
     }
     return NULL;
 }
 
-void box_forget(struct box *box) {
+void box_move(struct box *box, struct engine_link *link, struct rollbox_sandbox *take_handle) {
+    struct rollbox_sandbox **more =
+        realloc(box->old_handles, (box->n_old_handles + 1) * sizeof *more);
+
+    if (!more) {
+        rollbox_sandbox_free(take_handle);
+        return;
+    }
+    box->old_handles = more;
+    box->old_handles[box->n_old_handles++] = box->handle;
+    box->handle = take_handle;
+    engine_link_unref(box->link);
+    box->link = engine_link_ref(link);
+}
+
+void box_forget(struct server *server, struct box *box) {
     if (box->is_gone)
         return;
+    state_forget_box(server, box);
     box->is_gone = true;
     list_remove(&box->of_names);
     box->tenant->n_sandboxes--;
@@ -86,9 +109,9 @@ void box_close(struct server *server, struct box *box) {
     struct rollbox_run *run;
 
     /* The engine finishes the call, although no client waits for its answer. */
-    if (rollbox_call_start(server->engine, &call, &run, NULL) >= 0)
+    if (rollbox_call_start(box->link->engine, &call, &run, NULL) >= 0)
         rollbox_run_free(run);
-    box_forget(box);
+    box_forget(server, box);
 }
 
 static const char *public_name(

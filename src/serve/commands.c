@@ -21,6 +21,7 @@
 #include "base/clock.h"
 #include "base/utf8.h"
 #include "serve/command.h"
+#include "serve/engine_link.h"
 
 #define WAIT_MAX_S 3600
 #define COMMENT_NS (INT64_C(10) * 1000000000)
@@ -292,7 +293,7 @@ static void start_run(struct exchange *exchange, struct rollbox_plan *plan) {
     options.callback = on_end;
     options.userdata = exchange;
 
-    if (rollbox_start(exchange->server->engine, plan, &options, &exchange->run, &error) < 0) {
+    if (rollbox_start(exchange->link->engine, plan, &options, &exchange->run, &error) < 0) {
         exchange_fail(exchange, &error);
         return;
     }

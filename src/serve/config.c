@@ -12,6 +12,7 @@
 #include "base/fd.h"
 
 #define FILE_MAX ((size_t)1 << 20)
+#define ENGINES_MAX 64
 #define DRAIN_MAX_S 86400
 #define DRAIN_DEFAULT_S 30
 
@@ -27,6 +28,9 @@ static const struct setting {
     { "host", KIND_LIST, offsetof(struct config, host), 0, 0 },
     { "tokens", KIND_TEXT, offsetof(struct config, tokens), 0, 0 },
     { "engine", KIND_LIST, offsetof(struct config, engine), 0, 0 },
+    { "engines", KIND_NUMBER, offsetof(struct config, engines), 1, ENGINES_MAX },
+    { "engine-per-tenant", KIND_FLAG, offsetof(struct config, engine_per_tenant), 0, 0 },
+    { "state", KIND_TEXT, offsetof(struct config, state), 0, 0 },
     { "drain", KIND_NUMBER, offsetof(struct config, drain_s), 0, DRAIN_MAX_S },
     { "insecure", KIND_FLAG, offsetof(struct config, insecure), 0, 0 },
     { "tls-cert", KIND_TEXT, offsetof(struct config, tls_cert), 0, 0 },
@@ -148,6 +152,10 @@ static int check(const struct config *config) {
         why = "--tls-client-ca needs --tls-cert and --tls-key";
     else if (config->tls_client_required && !config->tls_client_ca)
         why = "--tls-client-required needs --tls-client-ca";
+    else if (config->engine.n && (config->engines || config->engine_per_tenant))
+        why = "--engines and --engine-per-tenant start engines; leave them out with --engine";
+    else if (config->engines && config->engine_per_tenant)
+        why = "--engine-per-tenant has one engine a tenant; leave --engines out";
     if (why)
         fprintf(stderr, "rollbox-serve: %s\n", why);
     return why ? 2 : 0;

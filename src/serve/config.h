@@ -22,8 +22,8 @@ struct config {
     struct config_list listen, host, engine;
     const char *tokens, *state;
     const char *tls_cert, *tls_key, *tls_client_ca;
-    bool tls_client_required, insecure;
-    int64_t drain_s;
+    bool tls_client_required, insecure, engine_per_tenant;
+    int64_t engines, drain_s;
     bool shows_version;
 };
 

@@ -8,6 +8,7 @@
 
 #include "base/cleanup.h"
 #include "base/utf8.h"
+#include "serve/engine_link.h"
 #include "serve/server.h"
 
 #define JSON_TYPE "application/json"
@@ -47,6 +48,7 @@ void exchange_done(struct exchange *exchange) {
     if (exchange->counts_running)
         exchange->tenant->n_running--;
     list_remove(&exchange->of_operation);
+    list_remove(&exchange->of_engine);
     if (exchange->operation)
         exchange->answered(exchange->operation, 499, PROBLEM_TYPE, "",
             "{\"status\":499,\"code\":\"cancelled\",\"detail\":\"the client has left\"}");
@@ -54,6 +56,7 @@ void exchange_done(struct exchange *exchange) {
     if (exchange->free_data)
         exchange->free_data(exchange->data);
     box_unref(exchange->box);
+    engine_link_unref(exchange->link);
     json_decref(exchange->body);
     for (size_t i = 0; i < EXCHANGE_PARAMETERS; i++)
         free(exchange->parameters[i]);

@@ -13,6 +13,7 @@
 
 #include "base/cleanup.h"
 #include "base/utf8.h"
+#include "serve/engine_link.h"
 #include "serve/server.h"
 
 #define RUN_TIMEOUT_S 10.0
@@ -122,7 +123,7 @@ static void start(struct exchange *exchange, struct rollbox_plan *plan) {
         .callback = on_end,
         .userdata = exchange };
 
-    if (rollbox_start(exchange->server->engine, plan, &options, &exchange->run, &error) < 0)
+    if (rollbox_start(exchange->link->engine, plan, &options, &exchange->run, &error) < 0)
         answer(exchange, "SandboxError", error.message, NULL);
 }
 

@@ -8,6 +8,7 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "serve/engine_link.h"
 
 #define LATE_NS 5000000
 #define LATE_TRIES 1000u
@@ -47,7 +48,7 @@ static void on_called(struct rollbox_run *run, void *userdata) {
 static void try_call(struct loop_timer *timer) {
     struct late_call *call = container_of(timer, struct late_call, timer);
 
-    if (rollbox_call_start(call->server->engine, &call->options, &call->run, NULL) < 0)
+    if (rollbox_call_start(call->box->link->engine, &call->options, &call->run, NULL) < 0)
         free_call(call);
 }
 

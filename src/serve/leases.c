@@ -3,6 +3,7 @@
  * Leases: sandboxes that end with their client. A sandbox that is created with a lease, and its
  * forks, end when the lease is not renewed for its time to live, or is deleted.
  */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,7 +15,7 @@
 #define TTL_MAX_S (INT64_C(7) * 86400)
 #define TTL_DEFAULT_S 60
 
-const char *const lease_keys[] = { "ttl_s", NULL };
+const char *const lease_keys[] = { "ttl_s", "durable", NULL };
 
 struct lease {
     struct list of_server;
@@ -22,28 +23,36 @@ struct lease {
     const struct tenant *tenant;
     struct loop_timer timer;
     int64_t ttl_s;
+    bool is_durable; /* it and its sandboxes outlive the server */
     char id[SERVER_NAME_MAX + 1];
 };
 
-bool lease_exists(struct server *server, const struct tenant *tenant, const char *id) {
+static struct lease *look_up(struct server *server, const struct tenant *tenant, const char *id) {
     list_for_each(node, &server->leases) {
-        const struct lease *lease = container_of(node, struct lease, of_server);
+        struct lease *lease = container_of(node, struct lease, of_server);
 
         if (lease->tenant == tenant && !strcmp(lease->id, id))
-            return true;
+            return lease;
     }
-    return false;
+    return NULL;
+}
+
+bool lease_exists(struct server *server, const struct tenant *tenant, const char *id) {
+    return look_up(server, tenant, id) != NULL;
+}
+
+bool lease_is_durable(struct server *server, const struct tenant *tenant, const char *id) {
+    const struct lease *lease = look_up(server, tenant, id);
+
+    return lease && lease->is_durable;
 }
 
 static struct lease *find(struct exchange *exchange) {
     const char *id = exchange->parameters[0];
+    struct lease *lease = look_up(exchange->server, exchange->tenant, id);
 
-    list_for_each(node, &exchange->server->leases) {
-        struct lease *lease = container_of(node, struct lease, of_server);
-
-        if (lease->tenant == exchange->tenant && !strcmp(lease->id, id))
-            return lease;
-    }
+    if (lease)
+        return lease;
     exchange_problem(exchange, 404, "lease_expired",
         "there is no lease \"%.64s\": it was not renewed in time, and its sandboxes have ended",
         id);
@@ -61,6 +70,8 @@ static void end(struct lease *lease) {
             if (box->tenant == lease->tenant && !strcmp(box->lease, lease->id))
                 box_close(server, box);
         }
+    if (lease->is_durable)
+        state_forget_lease(server, lease->tenant, lease->id);
     loop_timer_clear(server->loop, &lease->timer);
     list_remove(&lease->of_server);
     free(lease);
@@ -79,29 +90,66 @@ static json_t *describe(const struct lease *lease) {
     return json_pack("{s:s, s:I}", "id", lease->id, "ttl_s", (json_int_t)lease->ttl_s);
 }
 
-void handle_lease_create(struct exchange *exchange) {
-    struct lease *lease;
-    int64_t ttl_s = TTL_DEFAULT_S;
+static struct lease *lease_new(
+    struct server *server, const struct tenant *tenant, const char *id, int64_t ttl_s) {
+    struct lease *lease = calloc(1, sizeof *lease);
 
-    if (!exchange_integer(exchange, "ttl_s", 1, TTL_MAX_S, &ttl_s))
+    if (!lease)
+        return NULL;
+    lease->server = server;
+    lease->tenant = tenant;
+    lease->ttl_s = ttl_s;
+    (void)snprintf(lease->id, sizeof lease->id, "%s", id);
+    list_add_tail(&server->leases, &lease->of_server);
+    if (renew(lease) >= 0)
+        return lease;
+    end(lease);
+    return NULL;
+}
+
+void handle_lease_create(struct exchange *exchange) {
+    char id[SERVER_NAME_MAX + 1] = "ls-";
+    int64_t ttl_s = TTL_DEFAULT_S;
+    bool durable = false;
+
+    if (!exchange_integer(exchange, "ttl_s", 1, TTL_MAX_S, &ttl_s) ||
+        !exchange_boolean(exchange, "durable", &durable))
         return;
-    lease = calloc(1, sizeof *lease);
+    if (durable && !exchange->server->journal) {
+        exchange_problem(exchange, 501, "feature_missing",
+            "nothing outlives this server: it was started without --state");
+        return;
+    }
+    digits_random(10, id + 3);
+    struct lease *lease = lease_new(exchange->server, exchange->tenant, id, ttl_s);
     if (!lease) {
         exchange_problem(exchange, 503, "resource_exhausted", "the server is out of memory");
         return;
     }
-    lease->server = exchange->server;
-    lease->tenant = exchange->tenant;
-    lease->ttl_s = ttl_s;
-    memcpy(lease->id, "ls-", 3);
-    digits_random(10, lease->id + 3);
-    list_add_tail(&exchange->server->leases, &lease->of_server);
-    if (renew(lease) < 0) {
-        end(lease);
-        exchange_problem(exchange, 503, "resource_exhausted", "the server is out of memory");
-        return;
-    }
+    lease->is_durable = durable;
+    if (durable)
+        state_keep_lease(exchange->server, lease->tenant, lease->id, ttl_s);
     exchange_answer_json(exchange, 201, describe(lease));
+}
+
+bool lease_restore(
+    struct server *server, const struct tenant *tenant, const char *id, int64_t ttl_s) {
+    struct lease *lease = lease_new(server, tenant, id, ttl_s);
+
+    if (lease)
+        lease->is_durable = true;
+    return lease != NULL;
+}
+
+void leases_dump(
+    struct server *server, void (*dump)(struct server *server, const struct tenant *tenant,
+                               const char *id, int64_t ttl_s)) {
+    list_for_each(node, &server->leases) {
+        const struct lease *lease = container_of(node, struct lease, of_server);
+
+        if (lease->is_durable)
+            dump(server, lease->tenant, lease->id, lease->ttl_s);
+    }
 }
 
 void handle_lease_renew(struct exchange *exchange) {

@@ -7,8 +7,7 @@
  *
  * SIGHUP reads the certificate again.
  * SIGTERM drains: no new work is taken, open requests may end within --drain seconds, then the
- * server exits with its private engine. When the engine is lost, every request is answered with
- * engine_lost, and the server exits with status 1, for a service manager to start both again.
+ * server exits. When an engine is lost, engines.c gets another one.
  */
 #include <errno.h>
 #include <signal.h>
@@ -23,6 +22,7 @@
 #include "base/clock.h"
 #include "serve/config.h"
 #include "serve/confine.h"
+#include "serve/engines.h"
 #include "serve/listen.h"
 #include "serve/server.h"
 #include "sys/limits.h"
@@ -31,7 +31,7 @@
 #define CONNECTIONS_MAX 10000u
 
 static struct loop_timer end_timer;
-static int exit_status;
+static struct server *the_server;
 static struct config config;
 
 static int complain(const char *doing, const char *what, int error_number) {
@@ -44,8 +44,9 @@ static int complain(const char *doing, const char *what, int error_number) {
 static void on_end(struct loop_timer *timer) {
     (void)timer;
     listen_remove();
+    engines_stop(the_server);
     /* A private engine ends with its connection, and every sandbox with it. */
-    _exit(exit_status);
+    _exit(0);
 }
 
 static void look_whether_drained(struct loop_timer *timer);
@@ -55,7 +56,6 @@ static void end_within(struct server *server, int64_t ms, void (*then)(struct lo
 }
 
 static int64_t drain_deadline_ns;
-static struct server *the_server;
 
 static void look_whether_drained(struct loop_timer *timer) {
     (void)timer;
@@ -103,39 +103,7 @@ static void on_signal(struct loop_source *source, uint32_t events) {
         drain(the_server);
 }
 
-static void on_engine(struct loop_source *source, uint32_t events) {
-    struct server *server = container_of(source, struct server, engine_source);
-
-    (void)events;
-    if (rollbox_dispatch(server->engine) != -ENOTCONN || server->engine_lost)
-        return;
-    fprintf(stderr, "rollbox-serve: the engine is lost; its sandboxes are gone\n");
-    server->engine_lost = true;
-    exit_status = 1;
-    loop_remove(server->loop, &server->engine_source);
-    end_within(server, 200, on_end);
-}
-
 /* ---- the start ---- */
-
-static int open_engine(struct server *server, const char *socket_path) {
-    struct rollbox_engine_options options = { .size = sizeof options, .socket_path = socket_path };
-    struct rollbox_error error = { .code = ROLLBOX_OK };
-    auto_free char *self = realpath("/proc/self/exe", NULL);
-    auto_buf struct buf path = BUF_INIT;
-
-    /* The engine of the same build lies beside this program. */
-    if (self && !socket_path && !getenv("ROLLBOX_ENGINE")) {
-        buf_add(&path, self, (size_t)(strrchr(self, '/') + 1 - self));
-        buf_add_text(&path, "rollbox-engine");
-        if (!buf_failed(&path) && access(path.data, X_OK) == 0)
-            options.engine_path = path.data;
-    }
-    if (rollbox_engine_open(&options, &server->engine, &error) >= 0)
-        return 0;
-    fprintf(stderr, "rollbox-serve: %s\n", error.message);
-    return 1;
-}
 
 /* What the server may read later, and below which it may write. */
 static int confine(const struct config *of) {
@@ -156,11 +124,8 @@ static int start(struct server *server, const struct config *of) {
         return complain("cannot ", "block signals", errno);
     int fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
     int r = fd < 0 ? -errno : loop_add(server->loop, &signals, fd, EPOLLIN, on_signal);
-    if (r >= 0)
-        r = loop_add(server->loop, &server->engine_source, rollbox_engine_fd(server->engine),
-            EPOLLIN, on_engine);
     if (r < 0)
-        return complain("cannot ", "watch the engine", -r);
+        return complain("cannot ", "watch signals", -r);
     if (confine(of))
         return 1;
     r = pool_new(server->loop, POOL_THREADS, &server->pool);
@@ -187,7 +152,6 @@ static void init(struct server *server, const struct config *of) {
     static const char *hosts[CONFIG_LIST_MAX + 4] = { "localhost", "127.0.0.1", "[::1]" };
 
     list_init(&server->tenants);
-    list_init(&server->plans);
     list_init(&server->leases);
     list_init(&server->operations);
     for (size_t i = 0; i < ARRAY_SIZE(server->operations_by); i++)
@@ -230,8 +194,8 @@ int main(int argc, char **argv) {
     if (loop_new(&server.loop) < 0)
         return complain("cannot ", "make a loop", ENOMEM);
     init(&server, &config);
-    if (open_engine(&server, config.engine.values[0]) || listen_start(&server, &config) ||
-        start(&server, &config))
+    if (engines_start(&server, &config) || (config.state && state_open(&server, config.state)) ||
+        listen_start(&server, &config) || start(&server, &config))
         return 1;
     printf("ready\n");
     (void)fflush(stdout);

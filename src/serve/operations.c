@@ -5,72 +5,207 @@
  * (409), and so is a key whose answer was dropped (410): nothing is ever carried out twice in
  * silence.
  *
- * Answers are kept in memory for a day, as long as together they have at most ANSWERS_BYTES; what
- * is older keeps its key alone.
+ * Answers are kept for a day, as long as together they have at most ANSWERS_BYTES; what is older
+ * keeps its key alone. With --state they are in the journal too, so a server that starts again
+ * after any end of this one still knows them. A key is in the journal before its request is begun:
+ * if the server ended before the answer, a retry learns that (410), and is not carried out.
  */
 #include <nettle/sha2.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "base/cleanup.h"
-#include "base/clock.h"
+#include "serve/digits.h"
 #include "serve/server.h"
 
 #define KEY_MAX 255u
 #define ANSWERS_BYTES ((size_t)256 << 20)
 #define KEYS_MAX 200000u
-#define KEPT_NS (INT64_C(86400) * 1000000000)
+#define KEPT_S 86400
+
+enum operation_state {
+    OPERATION_RUNS,
+    OPERATION_ENDED,
+    OPERATION_DROPPED, /* its answer is not kept any more */
+    OPERATION_LOST,    /* a server before this one has ended meanwhile */
+};
 
 struct operation {
     struct list node; /* in server->operations */
     struct list in_bucket;
     struct server *server;
     unsigned char key[32], fingerprint[32];
-    int64_t made_ns;
-    bool has_ended, is_dropped;
+    int64_t made_s; /* since 1970 */
+    enum operation_state state;
     struct list waiters; /* struct exchange.of_operation */
     int status;
-    const char *type;
-    char *headers, *body;
+    char *type, *headers, *body;
 };
 
 static void add(struct sha256_ctx *context, const char *text) {
     sha256_update(context, strlen(text) + 1, (const uint8_t *)text);
 }
 
-static void free_operation(struct operation *operation) {
-    list_remove(&operation->node);
-    list_remove(&operation->in_bucket);
-    operation->server->n_operations--;
-    free(operation->headers);
-    free(operation->body);
-    free(operation);
+/* ---- the table ---- */
+
+static struct list *bucket_of(struct server *server, const unsigned char key[32]) {
+    return &server->operations_by[(key[0] | key[1] << 8) % ARRAY_SIZE(server->operations_by)];
+}
+
+static struct operation *find(struct server *server, const unsigned char key[32]) {
+    list_for_each(node, bucket_of(server, key)) {
+        struct operation *operation = container_of(node, struct operation, in_bucket);
+
+        if (!memcmp(operation->key, key, sizeof operation->key))
+            return operation;
+    }
+    return NULL;
+}
+
+static struct operation *new_operation(struct server *server, const unsigned char key[32],
+    const unsigned char fingerprint[32], int64_t made_s) {
+    struct operation *operation = calloc(1, sizeof *operation);
+
+    if (!operation)
+        return NULL;
+    operation->server = server;
+    operation->made_s = made_s;
+    memcpy(operation->key, key, sizeof operation->key);
+    memcpy(operation->fingerprint, fingerprint, sizeof operation->fingerprint);
+    list_init(&operation->waiters);
+    list_add_tail(&server->operations, &operation->node);
+    list_add_tail(bucket_of(server, key), &operation->in_bucket);
+    server->n_operations++;
+    return operation;
 }
 
 static void drop_answer(struct operation *operation) {
-    operation->server->operation_bytes -= strlen(operation->body);
-    operation->is_dropped = true;
+    if (operation->body)
+        operation->server->operation_bytes -= strlen(operation->body);
+    if (operation->state == OPERATION_ENDED)
+        operation->state = OPERATION_DROPPED;
+    free(TAKE_PTR(operation->type));
     free(TAKE_PTR(operation->headers));
     free(TAKE_PTR(operation->body));
 }
 
+static void free_operation(struct operation *operation) {
+    drop_answer(operation);
+    list_remove(&operation->node);
+    list_remove(&operation->in_bucket);
+    operation->server->n_operations--;
+    free(operation);
+}
+
+/* False: out of memory, and the answer is not kept. */
+static bool keep_answer(struct operation *operation, int status, const char *type,
+    const char *headers, const char *body) {
+    operation->state = OPERATION_ENDED;
+    operation->status = status;
+    operation->type = strdup(type);
+    operation->headers = strdup(headers ? headers : "");
+    operation->body = strdup(body);
+    if (operation->body)
+        operation->server->operation_bytes += strlen(body);
+    if (operation->type && operation->headers && operation->body)
+        return true;
+    drop_answer(operation);
+    return false;
+}
+
 static void expire(struct server *server) {
-    int64_t now = clock_now_ns();
+    int64_t now = time(NULL);
 
     list_for_each(node, &server->operations) {
         struct operation *operation = container_of(node, struct operation, node);
-        bool is_old = now - operation->made_ns > KEPT_NS || server->n_operations > KEYS_MAX;
+        bool is_old = now - operation->made_s > KEPT_S || server->n_operations > KEYS_MAX;
 
-        if (!operation->has_ended)
+        if (operation->state == OPERATION_RUNS)
             continue;
-        if (operation->body && (is_old || server->operation_bytes > ANSWERS_BYTES))
-            drop_answer(operation);
+        if (!is_old && server->operation_bytes <= ANSWERS_BYTES)
+            break;
         if (is_old)
             free_operation(operation);
-        else if (server->operation_bytes <= ANSWERS_BYTES)
-            break;
+        else
+            drop_answer(operation);
     }
 }
+
+/* ---- the journal ---- */
+
+static json_t *line_of(const char *kind, const struct operation *operation) {
+    char key[65];
+
+    digits_of(operation->key, 32, key);
+    return json_pack("{s:s, s:s}", "kind", kind, "key", key);
+}
+
+static json_t *begin_line(const struct operation *operation) {
+    char fingerprint[65];
+    json_t *line = line_of("begin", operation);
+
+    digits_of(operation->fingerprint, 32, fingerprint);
+    json_object_set_new(line, "request", json_string(fingerprint));
+    json_object_set_new(line, "made", json_integer(operation->made_s));
+    return line;
+}
+
+static json_t *end_line(const struct operation *operation) {
+    json_t *line = line_of("end", operation);
+
+    json_object_set_new(line, "status", json_integer(operation->status));
+    json_object_set_new(line, "type", json_string(operation->type));
+    json_object_set_new(line, "headers", json_string(operation->headers));
+    json_object_set_new(line, "body", json_string(operation->body));
+    return line;
+}
+
+bool operations_replay(struct server *server, const char *kind, const json_t *line) {
+    unsigned char key[32], fingerprint[32];
+    bool begins = !strcmp(kind, "begin");
+
+    if (!begins && strcmp(kind, "end") != 0 && strcmp(kind, "forget") != 0)
+        return false;
+    if (!digits_read(json_string_value(json_object_get(line, "key")), key, 32))
+        return true;
+    struct operation *operation = find(server, key);
+    if (begins && !operation &&
+        digits_read(json_string_value(json_object_get(line, "request")), fingerprint, 32)) {
+        operation = new_operation(
+            server, key, fingerprint, json_integer_value(json_object_get(line, "made")));
+        if (operation)
+            operation->state = OPERATION_LOST;
+    } else if (!strcmp(kind, "end") && operation) {
+        const char *type = json_string_value(json_object_get(line, "type"));
+        const char *body = json_string_value(json_object_get(line, "body"));
+
+        drop_answer(operation);
+        if (type && body)
+            (void)keep_answer(operation, (int)json_integer_value(json_object_get(line, "status")),
+                type, json_string_value(json_object_get(line, "headers")), body);
+        else
+            operation->state = OPERATION_DROPPED;
+    } else if (!begins && operation) {
+        free_operation(operation);
+    }
+    return true;
+}
+
+void operations_dump(struct server *server, struct journal *journal) {
+    expire(server);
+    list_for_each(node, &server->operations) {
+        const struct operation *operation = container_of(node, struct operation, node);
+
+        (void)journal_add(journal, begin_line(operation));
+        if (operation->state == OPERATION_ENDED)
+            (void)journal_add(journal, end_line(operation));
+        else if (operation->state == OPERATION_DROPPED)
+            (void)journal_add(journal, line_of("end", operation));
+    }
+}
+
+/* ---- requests ---- */
 
 /* A retry gets the answer of the first. */
 static void replay(struct exchange *exchange, const struct operation *operation) {
@@ -87,30 +222,58 @@ static void replay(struct exchange *exchange, const struct operation *operation)
             strlen(operation->body));
 }
 
+/* What a retry may mend is tried again: nothing was carried out. */
+static bool may_be_tried_again(int status) {
+    return status == 429 || status == 503;
+}
+
 static void answered(struct operation *operation, int status, const char *type, const char *headers,
     const char *body) {
-    operation->has_ended = true;
-    operation->status = status;
-    operation->type = type;
-    operation->headers = strdup(headers ? headers : "");
-    operation->body = strdup(body);
-    if (operation->headers && operation->body)
-        operation->server->operation_bytes += strlen(body);
+    struct server *server = operation->server;
+    bool is_kept = keep_answer(operation, status, type, headers, body);
+
+    if (may_be_tried_again(status))
+        (void)journal_add(server->journal, line_of("forget", operation));
+    else if (is_kept)
+        (void)journal_add(server->journal, end_line(operation));
     while (!list_empty(&operation->waiters)) {
         struct exchange *exchange =
             container_of(operation->waiters.next, struct exchange, of_operation);
 
         list_remove(&exchange->of_operation);
-        if (operation->headers && operation->body)
+        if (is_kept)
             replay(exchange, operation);
         else
             exchange_problem(exchange, 410, "idempotency_expired", "the answer was not kept");
     }
-    /* Errors that a retry may mend are not kept: nothing was carried out. */
-    if (!operation->headers || !operation->body || status == 429 || status == 503) {
-        if (operation->body)
-            operation->server->operation_bytes -= strlen(body);
+    if (may_be_tried_again(status))
         free_operation(operation);
+}
+
+/* The key is known: its request is answered, waits, or is refused. */
+static void repeat(
+    struct exchange *exchange, struct operation *operation, const unsigned char fingerprint[32]) {
+    if (memcmp(operation->fingerprint, fingerprint, 32) != 0) {
+        exchange_problem(exchange, 409, "idempotency_conflict",
+            "this Idempotency-Key was used for another request");
+        return;
+    }
+    switch (operation->state) {
+    case OPERATION_RUNS:
+        list_add_tail(&operation->waiters, &exchange->of_operation);
+        return;
+    case OPERATION_ENDED:
+        replay(exchange, operation);
+        return;
+    case OPERATION_DROPPED:
+        exchange_problem(exchange, 410, "idempotency_expired",
+            "this request was carried out, and its answer is not kept any more");
+        return;
+    case OPERATION_LOST:
+        exchange_problem(exchange, 410, "idempotency_lost",
+            "the server ended while it carried this request out, and its answer is unknown; to do "
+            "it again, send it with another key");
+        return;
     }
 }
 
@@ -134,38 +297,22 @@ bool operation_begin(struct exchange *exchange, const char *key) {
     sha256_update(&context, request->body.length, (const uint8_t *)request->body.data);
     sha256_digest(&context, sizeof fingerprint, fingerprint);
     expire(server);
-    struct list *bucket =
-        &server->operations_by[(digest[0] | digest[1] << 8) % ARRAY_SIZE(server->operations_by)];
-    list_for_each(node, bucket) {
-        struct operation *operation = container_of(node, struct operation, in_bucket);
-
-        if (memcmp(operation->key, digest, sizeof digest) != 0)
-            continue;
-        if (memcmp(operation->fingerprint, fingerprint, sizeof fingerprint) != 0)
-            exchange_problem(exchange, 409, "idempotency_conflict",
-                "this Idempotency-Key was used for another request");
-        else if (operation->is_dropped)
-            exchange_problem(exchange, 410, "idempotency_expired",
-                "this request was carried out, and its answer is not kept any more");
-        else if (operation->has_ended)
-            replay(exchange, operation);
-        else
-            list_add_tail(&operation->waiters, &exchange->of_operation);
+    struct operation *operation = find(server, digest);
+    if (operation) {
+        repeat(exchange, operation, fingerprint);
         return false;
     }
-    struct operation *operation = calloc(1, sizeof *operation);
+    operation = new_operation(server, digest, fingerprint, time(NULL));
     if (!operation) {
         exchange_problem(exchange, 503, "resource_exhausted", "the server is out of memory");
         return false;
     }
-    operation->server = server;
-    operation->made_ns = clock_now_ns();
-    memcpy(operation->key, digest, sizeof digest);
-    memcpy(operation->fingerprint, fingerprint, sizeof fingerprint);
-    list_init(&operation->waiters);
-    list_add_tail(&server->operations, &operation->node);
-    list_add_tail(bucket, &operation->in_bucket);
-    server->n_operations++;
+    if (journal_add(server->journal, begin_line(operation)) < 0) {
+        free_operation(operation);
+        exchange_problem(exchange, 503, "resource_exhausted",
+            "the server cannot write its journal, so it could not promise to do this only once");
+        return false;
+    }
     exchange->operation = operation;
     exchange->answered = answered;
     return true;

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "serve/engines.h"
 #include "serve/server.h"
 
 /* Found without a thread of the pool. */
@@ -23,7 +24,7 @@ static const char *const free_keys[] = { "cwd", "env", "image", "user", "users",
 struct preparation {
     struct pool_job job;
     struct exchange *exchange;
-    struct rollbox_engine *engine;
+    struct engine_link *link;
     char *text;
     struct rollbox_plan *plan;
     struct rollbox_error error;
@@ -79,28 +80,28 @@ static void prepare_work(struct pool_job *job) {
     struct preparation *preparation = container_of(job, struct preparation, job);
 
     preparation->failed =
-        rollbox_prepare(preparation->engine, preparation->text, strlen(preparation->text),
+        rollbox_prepare(preparation->link->engine, preparation->text, strlen(preparation->text),
             &preparation->plan, &preparation->error) < 0;
 }
 
 /* The oldest ones go: librollbox has them still, and a thread of the pool asks it at no cost. */
-static void remember(struct server *server, struct preparation *preparation) {
+static void remember(struct engine_link *link, struct preparation *preparation) {
     struct known_plan *known = calloc(1, sizeof *known);
 
     if (!known)
         return;
-    if (server->n_plans == PLANS_MAX) {
-        struct known_plan *oldest = container_of(server->plans.next, struct known_plan, node);
+    if (link->n_plans == PLANS_MAX) {
+        struct known_plan *oldest = container_of(link->plans.next, struct known_plan, node);
 
         list_remove(&oldest->node);
         free(oldest->text);
         free(oldest);
-        server->n_plans--;
+        link->n_plans--;
     }
     known->text = TAKE_PTR(preparation->text);
     known->plan = preparation->plan;
-    list_add_tail(&server->plans, &known->node);
-    server->n_plans++;
+    list_add_tail(&link->plans, &known->node);
+    link->n_plans++;
 }
 
 static void prepare_done(struct pool_job *job) {
@@ -108,21 +109,49 @@ static void prepare_done(struct pool_job *job) {
     struct exchange *exchange = preparation->exchange;
 
     if (!preparation->failed)
-        remember(exchange->server, preparation);
+        remember(preparation->link, preparation);
     if (preparation->failed)
         exchange_fail(exchange, &preparation->error);
     else if (!exchange->connection && exchange->gone && !exchange->operation)
         exchange_done(exchange);
     else
         preparation->then(exchange, preparation->plan);
+    engine_link_unref(preparation->link);
     free(preparation->text);
     free(preparation);
+}
+
+/* The exchange has its engine. */
+static void prepare(struct exchange *exchange) {
+    const json_t *policy = json_object_get(exchange->body, "policy");
+    char *text = policy ? json_dumps(policy, JSON_COMPACT | JSON_SORT_KEYS) : strdup("{}");
+
+    list_for_each(node, &exchange->link->plans) {
+        struct known_plan *known = container_of(node, struct known_plan, node);
+
+        if (text && !strcmp(known->text, text)) {
+            free(text);
+            exchange->prepared(exchange, known->plan);
+            return;
+        }
+    }
+    struct preparation *preparation = text ? calloc(1, sizeof *preparation) : NULL;
+    if (!preparation) {
+        free(text);
+        exchange_problem(exchange, 503, "resource_exhausted", "the server is out of memory");
+        return;
+    }
+    preparation->job = (struct pool_job){ .work = prepare_work, .done = prepare_done };
+    preparation->exchange = exchange;
+    preparation->link = engine_link_ref(exchange->link);
+    preparation->text = text;
+    preparation->then = exchange->prepared;
+    pool_submit(exchange->server->pool, &preparation->job);
 }
 
 void policies_prepare(
     struct exchange *exchange, void (*then)(struct exchange *exchange, struct rollbox_plan *plan)) {
     const json_t *policy = json_object_get(exchange->body, "policy");
-    struct server *server = exchange->server;
     const char *scope;
 
     if (policy && !json_is_object(policy)) {
@@ -135,26 +164,6 @@ void policies_prepare(
             "%.64s: a policy may have this only with a token of scope %s", key, scope);
         return;
     }
-    char *text = policy ? json_dumps(policy, JSON_COMPACT | JSON_SORT_KEYS) : strdup("{}");
-    list_for_each(node, &server->plans) {
-        struct known_plan *known = container_of(node, struct known_plan, node);
-
-        if (text && !strcmp(known->text, text)) {
-            free(text);
-            then(exchange, known->plan);
-            return;
-        }
-    }
-    struct preparation *preparation = text ? calloc(1, sizeof *preparation) : NULL;
-    if (!preparation) {
-        free(text);
-        exchange_problem(exchange, 503, "resource_exhausted", "the server is out of memory");
-        return;
-    }
-    preparation->job = (struct pool_job){ .work = prepare_work, .done = prepare_done };
-    preparation->exchange = exchange;
-    preparation->engine = server->engine;
-    preparation->text = text;
-    preparation->then = then;
-    pool_submit(server->pool, &preparation->job);
+    exchange->prepared = then;
+    engines_want(exchange, prepare);
 }

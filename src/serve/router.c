@@ -9,6 +9,7 @@
 
 #include "base/cleanup.h"
 #include "serve/digits.h"
+#include "serve/engines.h"
 #include "serve/server.h"
 
 #define JSON_MAX ((size_t)16 << 20)
@@ -143,21 +144,6 @@ static const struct route *find_route(const struct http_request *request,
     return NULL;
 }
 
-static struct tenant *tenant_of(struct server *server, const char *name) {
-    list_for_each(node, &server->tenants) {
-        struct tenant *tenant = container_of(node, struct tenant, of_server);
-
-        if (!strcmp(tenant->name, name))
-            return tenant;
-    }
-    struct tenant *tenant = calloc(1, sizeof *tenant);
-    if (!tenant)
-        return NULL;
-    memcpy(tenant->name, name, strlen(name) + 1);
-    list_add_tail(&server->tenants, &tenant->of_server);
-    return tenant;
-}
-
 /* "Bearer " and the password of Basic authentication: clients that know only an address put the
  * token into it. */
 static void take_password(const char *text, struct buf *to) {
@@ -247,6 +233,7 @@ static int on_head(struct http_connection *connection, size_t *ret_body_max) {
     exchange->server->n_exchanges++;
     exchange->connection = connection;
     list_init(&exchange->of_operation);
+    list_init(&exchange->of_engine);
     *http_data(connection) = exchange;
     digits_random(8, exchange->id);
     exchange->route = find_route(request, exchange->parameters, &path_known);
@@ -324,6 +311,7 @@ static bool find_box(struct exchange *exchange) {
     exchange->box = box_find(exchange->server, exchange->tenant, exchange->parameters[0]);
     if (exchange->box) {
         exchange->box->references++;
+        exchange->link = engine_link_ref(exchange->box->link);
         return true;
     }
     exchange_problem(
@@ -410,9 +398,10 @@ static void handle_health(struct exchange *exchange) {
 }
 
 static void handle_ready(struct exchange *exchange) {
-    if (exchange->server->draining || exchange->server->engine_lost)
-        exchange_problem(exchange, 503, exchange->server->draining ? "draining" : "engine_lost",
-            "the server takes no new work");
+    if (exchange->server->draining)
+        exchange_problem(exchange, 503, "draining", "the server takes no new work");
+    else if (!engines_ready(exchange->server))
+        exchange_problem(exchange, 503, "engine_lost", "the server has no engine at the moment");
     else
         exchange_answer(exchange, 200, "{\"status\":\"ready\"}", NULL);
 }

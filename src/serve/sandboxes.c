@@ -7,12 +7,13 @@
 
 #include "base/cleanup.h"
 #include "serve/command.h"
+#include "serve/engines.h"
 
 #define TIME_MAX_S (INT64_C(365) * 86400)
 #define FORKS_MAX 1000
 
 const char *const create_keys[] = { "policy", "name", "idle_s", "ttl_s", "lifetime_s",
-    "hibernate_s", "auto_snapshots", "labels", "lease", NULL };
+    "hibernate_s", "auto_snapshots", "labels", "lease", "detached", NULL };
 const char *const snapshot_keys[] = { "name", "processes", NULL };
 const char *const fork_keys[] = { "snapshot", "n", "processes", "same_seed", NULL };
 const char *const reset_keys[] = { "snapshot", "processes", NULL };
@@ -45,7 +46,7 @@ static json_t *answer_of(struct exchange *exchange, struct rollbox_run *run) {
 
         /* It has ended by itself. */
         if (error.code == ROLLBOX_ERR_NOT_FOUND && is_inspection(exchange->route))
-            box_forget(exchange->box);
+            box_forget(exchange->server, exchange->box);
         exchange_fail(exchange, &error);
         return NULL;
     }
@@ -60,11 +61,19 @@ static void start_call(struct exchange *exchange, struct rollbox_call_options *o
 
     options->size = sizeof *options;
     options->userdata = exchange;
-    if (rollbox_call_start(exchange->server->engine, options, &exchange->run, &error) < 0)
+    if (rollbox_call_start(exchange->link->engine, options, &exchange->run, &error) < 0)
         exchange_fail(exchange, &error);
 }
 
 /* ---- creating ---- */
+
+/* Whether the body asks for a sandbox that outlives the server. */
+static bool is_detached(const struct exchange *exchange) {
+    const char *lease = json_string_value(json_object_get(exchange->body, "lease"));
+
+    return json_is_true(json_object_get(exchange->body, "detached")) ||
+           (lease && lease_is_durable(exchange->server, exchange->tenant, lease));
+}
 
 static void on_created(struct rollbox_run *run, void *userdata) {
     struct exchange *exchange = userdata;
@@ -80,7 +89,8 @@ static void on_created(struct rollbox_run *run, void *userdata) {
         exchange_fail(exchange, &error);
         return;
     }
-    struct box *box = box_new(exchange->server, exchange->tenant, exchange->data, handle);
+    struct box *box =
+        box_new(exchange->server, exchange->tenant, exchange->data, exchange->link, handle);
     if (!box) {
         exchange_problem(exchange, 503, "resource_exhausted", "the server is out of memory");
         return;
@@ -94,6 +104,10 @@ static void on_created(struct rollbox_run *run, void *userdata) {
     if (lease)
         (void)snprintf(box->lease, sizeof box->lease, "%s", lease);
     box->labels = json_incref(json_object_get(exchange->body, "labels"));
+    if (is_detached(exchange)) {
+        box->is_detached = true;
+        state_keep_box(exchange->server, box);
+    }
     answer = json_pack("{s:s, s:O?}", "name", box->name, "labels", box->labels);
     auto_free char *text = json_dumps(answer, JSON_COMPACT);
     json_decref(answer);
@@ -134,6 +148,7 @@ static void create(struct exchange *exchange, struct rollbox_plan *plan) {
         seconds_of(exchange, "hibernate_s", &options.hibernate_ms) &&
         exchange_integer(exchange, "auto_snapshots", 0, 1000, &keep)) {
         options.auto_snapshots = (unsigned)keep;
+        options.detached = is_detached(exchange);
         start_call(exchange, &call);
     }
 }
@@ -143,8 +158,15 @@ void handle_create(struct exchange *exchange) {
     char made[SERVER_NAME_MAX + 1];
     const char *name = NULL, *lease = NULL;
 
-    if (!exchange_string(exchange, "name", &name) || !exchange_string(exchange, "lease", &lease))
+    bool detached = false;
+    if (!exchange_string(exchange, "name", &name) || !exchange_string(exchange, "lease", &lease) ||
+        !exchange_boolean(exchange, "detached", &detached))
         return;
+    if (detached && !exchange->server->journal) {
+        exchange_problem(exchange, 501, "feature_missing",
+            "nothing outlives this server: it was started without --state");
+        return;
+    }
     if (lease && !lease_exists(exchange->server, exchange->tenant, lease)) {
         exchange_problem(exchange, 404, "lease_expired", "there is no lease \"%.64s\"", lease);
         return;
@@ -178,21 +200,32 @@ static struct box *box_of_engine(struct exchange *exchange, const char *engine_n
         list_for_each(node, &server->boxes[i]) {
             struct box *box = container_of(node, struct box, of_names);
 
-            if (box->tenant == exchange->tenant &&
+            if (box->tenant == exchange->tenant && box->link == exchange->link &&
                 !strcmp(rollbox_sandbox_name(box->handle), engine_name))
                 return box;
         }
     return NULL;
 }
 
+/* The rows of one engine after the other. */
+static void list_next(struct exchange *exchange);
+
 static void on_listed(struct rollbox_run *run, void *userdata) {
     struct exchange *exchange = userdata;
-    json_t *answer = answer_of(exchange, run), *row, *mine;
+    const struct rollbox_result *result;
+    json_t *answer, *row;
     size_t i;
 
+    /* An engine that is lost has no sandboxes. */
+    if (rollbox_wait(run, 0, &result) >= 0 && result->outcome == ROLLBOX_OUTCOME_ERROR &&
+        result->error.code == ROLLBOX_ERR_ENGINE_LOST) {
+        exchange->run = rollbox_run_free(exchange->run);
+        list_next(exchange);
+        return;
+    }
+    answer = answer_of(exchange, run);
     if (!answer)
         return;
-    mine = json_array();
     json_array_foreach(json_object_get(answer, "sandboxes"), i, row) {
         const char *name = json_string_value(json_object_get(row, "name"));
         struct box *box = name ? box_of_engine(exchange, name) : NULL;
@@ -202,16 +235,43 @@ static void on_listed(struct rollbox_run *run, void *userdata) {
         json_object_set_new(row, "name", json_string(box->name));
         if (box->labels)
             json_object_set(row, "labels", box->labels);
-        json_array_append(mine, row);
+        json_array_append(exchange->data, row);
     }
     json_decref(answer);
-    exchange_answer_json(exchange, 200, json_pack("{s:o}", "sandboxes", mine));
+    exchange->run = rollbox_run_free(exchange->run);
+    list_next(exchange);
+}
+
+static void list_next(struct exchange *exchange) {
+    const struct rollbox_call_options call = {
+        .size = sizeof call, .call = ROLLBOX_CALL_LIST, .callback = on_listed, .userdata = exchange
+    };
+    struct rollbox_error error = { .code = ROLLBOX_ERR_ENGINE_LOST };
+
+    while (error.code == ROLLBOX_ERR_ENGINE_LOST) {
+        struct engine_link *next = engines_next(exchange->server, exchange->link);
+
+        engine_link_unref(exchange->link);
+        exchange->link = engine_link_ref(next);
+        if (!next) {
+            exchange_answer_json(
+                exchange, 200, json_pack("{s:O}", "sandboxes", (json_t *)exchange->data));
+            return;
+        }
+        if (rollbox_call_start(next->engine, &call, &exchange->run, &error) >= 0)
+            return;
+    }
+    exchange_fail(exchange, &error);
+}
+
+static void free_rows(void *rows) {
+    json_decref(rows);
 }
 
 void handle_list(struct exchange *exchange) {
-    struct rollbox_call_options call = { .call = ROLLBOX_CALL_LIST, .callback = on_listed };
-
-    start_call(exchange, &call);
+    exchange->data = json_array();
+    exchange->free_data = free_rows;
+    list_next(exchange);
 }
 
 void handle_status(struct exchange *exchange) {
@@ -226,9 +286,10 @@ void handle_status(struct exchange *exchange) {
                          (int)tenant->n_sandboxes, "running", (int)tenant->n_running));
     }
     exchange_answer_json(exchange, 200,
-        json_pack("{s:s, s:i, s:i, s:i, s:b, s:o}", "version", rollbox_version(), "connections",
-            (int)server->http.n_connections, "requests", (int)server->n_exchanges, "policies",
-            (int)server->n_plans, "draining", (int)server->draining, "tenants", tenants));
+        json_pack("{s:s, s:i, s:i, s:o, s:b, s:o}", "version", rollbox_version(), "connections",
+            (int)server->http.n_connections, "requests", (int)server->n_exchanges, "engines",
+            engines_status(exchange->server), "draining", (int)server->draining, "tenants",
+            tenants));
 }
 
 /* ---- calls on one sandbox ---- */
@@ -267,7 +328,7 @@ static void on_closed(struct rollbox_run *run, void *userdata) {
             return;
     }
     json_decref(answer);
-    box_forget(exchange->box);
+    box_forget(exchange->server, exchange->box);
     exchange_answer(exchange, 204, "", NULL);
 }
 
@@ -298,10 +359,13 @@ static void on_forked(struct rollbox_run *run, void *userdata) {
         box_random_name(name);
         struct box *box = NULL;
         if (rollbox_call_sandbox(run, i, &handle, NULL) >= 0)
-            box = box_new(exchange->server, exchange->tenant, name, handle);
+            box = box_new(exchange->server, exchange->tenant, name, exchange->link, handle);
         if (!box)
             continue;
         memcpy(box->lease, exchange->box->lease, sizeof box->lease);
+        box->is_detached = exchange->box->is_detached;
+        if (box->is_detached)
+            state_keep_box(exchange->server, box);
         json_array_append_new(names, json_string(name));
     }
     /* The lease may have expired meanwhile, and with it the sandbox. */

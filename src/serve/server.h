@@ -19,6 +19,7 @@
 #include "base/list.h"
 #include "loop/loop.h"
 #include "serve/http.h"
+#include "serve/journal.h"
 #include "serve/pool.h"
 #include "serve/tls.h"
 #include "serve/tokens.h"
@@ -38,39 +39,36 @@ struct box {
     unsigned references;  /* the table's, and those of jobs that use the handle */
     struct tenant *tenant;
     char name[SERVER_NAME_MAX + 1]; /* the client's word for it */
+    struct engine_link *link;       /* referenced: the handle's engine */
     struct rollbox_sandbox *handle;
+    struct rollbox_sandbox **old_handles; /* of engines before: a thread may use one */
+    size_t n_old_handles;
     json_t *labels;
     char lease[SERVER_NAME_MAX + 1]; /* "": none */
-    uint64_t number;                 /* never used again */
+    uint64_t number;                 /* random: never used again */
+    bool is_detached;                /* it outlives the server's connection to its engine */
     bool is_gone;                    /* not in the table any more */
 };
 
-/* A compiled policy. */
-struct known_plan {
-    struct list node;
-    char *text;
-    struct rollbox_plan *plan;
-};
+struct engine_link;
 
 struct server {
     struct loop *loop;
     struct http_server http;
-    struct rollbox_engine *engine;
-    struct loop_source engine_source;
+    struct list engines;     /* engines.c */
+    struct journal *journal; /* NULL: nothing outlives the server */
     struct loop_task flush_task;
     struct pool *pool;
     struct tokens tokens;
     struct tls *tls; /* NULL: none */
     struct list tenants;
     struct list boxes[SERVER_BUCKETS];
-    struct list plans;
     struct list leases;
-    unsigned n_plans;
     struct list operations; /* struct operation: answers that are kept for a retry, oldest first */
     struct list operations_by[4096]; /* by their keys */
     unsigned n_operations;
     size_t operation_bytes;
-    bool draining, engine_lost;
+    bool draining;
     unsigned n_exchanges;
     const char *const *hosts;
 };
@@ -104,9 +102,13 @@ struct exchange {
     const struct route *route;
     struct tenant *tenant;
     unsigned scopes, max_sandboxes, max_running;
-    char *parameters[EXCHANGE_PARAMETERS]; /* decoded */
-    json_t *body;                          /* an object; NULL of a raw one */
-    struct box *box;                       /* referenced */
+    char *parameters[EXCHANGE_PARAMETERS];   /* decoded */
+    json_t *body;                            /* an object; NULL of a raw one */
+    struct box *box;                         /* referenced */
+    struct engine_link *link;                /* referenced: of the box, or chosen */
+    struct list of_engine;                   /* waits for an engine, */
+    void (*then)(struct exchange *exchange); /* for this */
+    void (*prepared)(struct exchange *exchange, struct rollbox_plan *plan); /* policies.c */
     struct rollbox_run *run;
     struct operation *operation; /* a POST with an Idempotency-Key */
     exchange_answered *answered; /* of that */
@@ -159,15 +161,22 @@ bool exchange_boolean(struct exchange *exchange, const char *key, bool *ret);
 /* The HTTP status of an error code. */
 int exchange_status_of(enum rollbox_error_code code);
 
+/* ---- tenants.c ---- */
+
+/* One that is new is made; NULL when out of memory. */
+struct tenant *tenant_of(struct server *server, const char *name);
+
 /* ---- boxes.c ---- */
 
 struct box *box_find(struct server *server, const struct tenant *tenant, const char *name);
 /* Enters a sandbox; the handle is consumed. NULL when out of memory. */
 struct box *box_new(struct server *server, struct tenant *tenant, const char *name,
-    struct rollbox_sandbox *take_handle);
+    struct engine_link *link, struct rollbox_sandbox *take_handle);
+/* It is found again at another engine. */
+void box_move(struct box *box, struct engine_link *link, struct rollbox_sandbox *take_handle);
 struct box *box_unref(struct box *box);
 /* Takes it out of the table. */
-void box_forget(struct box *box);
+void box_forget(struct server *server, struct box *box);
 /* Ends the sandbox without waiting, and takes it out of the table. */
 void box_close(struct server *server, struct box *box);
 bool box_name_ok(const char *name);
@@ -181,7 +190,22 @@ void box_rename(struct server *server, const struct tenant *tenant, json_t *valu
 void policies_prepare(
     struct exchange *exchange, void (*then)(struct exchange *exchange, struct rollbox_plan *plan));
 
+/* ---- state.c: what outlives the server (--state) ---- */
+
+/* Reads the journal and looks its sandboxes up at the engines. 0, or 1 after a message. */
+int state_open(struct server *server, const char *directory);
+/* Keep and forget a detached sandbox, and a durable lease. */
+void state_keep_box(struct server *server, const struct box *box);
+void state_forget_box(struct server *server, const struct box *box);
+void state_keep_lease(
+    struct server *server, const struct tenant *tenant, const char *id, int64_t ttl_s);
+void state_forget_lease(struct server *server, const struct tenant *tenant, const char *id);
+
 /* ---- operations.c ---- */
+
+/* Of the journal: whether the line was one of an operation. */
+bool operations_replay(struct server *server, const char *kind, const json_t *line);
+void operations_dump(struct server *server, struct journal *journal);
 
 /* Whether the request continues: false if it is a retry, and answered or waiting. */
 bool operation_begin(struct exchange *exchange, const char *key);
@@ -216,6 +240,13 @@ void handle_terminal(struct exchange *exchange);
 /* ---- leases.c ---- */
 
 bool lease_exists(struct server *server, const struct tenant *tenant, const char *id);
+bool lease_is_durable(struct server *server, const struct tenant *tenant, const char *id);
+/* Of the journal. */
+void leases_dump(
+    struct server *server, void (*dump)(struct server *server, const struct tenant *tenant,
+                               const char *id, int64_t ttl_s));
+bool lease_restore(
+    struct server *server, const struct tenant *tenant, const char *id, int64_t ttl_s);
 void handle_lease_create(struct exchange *exchange);
 void handle_lease_renew(struct exchange *exchange);
 void handle_lease_delete(struct exchange *exchange);

@@ -26,6 +26,7 @@ struct transfer_job {
     struct pool_job job;
     struct exchange *exchange;
     struct box *box;
+    struct rollbox_sandbox *handle; /* the box's, which it keeps */
     enum transfer transfer;
     char *path;
     struct buf body;
@@ -39,7 +40,7 @@ struct transfer_job {
 
 static void work(struct pool_job *pool_job) {
     struct transfer_job *job = container_of(pool_job, struct transfer_job, job);
-    struct rollbox_sandbox *box = job->box->handle;
+    struct rollbox_sandbox *box = job->handle;
 
     switch (job->transfer) {
     case TRANSFER_READ:
@@ -104,6 +105,7 @@ static void submit(struct exchange *exchange, enum transfer transfer, unsigned m
     job->exchange = exchange;
     job->box = exchange->box;
     job->box->references++;
+    job->handle = job->box->handle;
     job->transfer = transfer;
     job->path = buf_take(&path);
     job->mode = mode;

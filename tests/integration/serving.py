@@ -14,14 +14,14 @@ from harness import BUILD, DEADLINE, binaries, skip
 class Server:
     """`rollbox serve` of `who`, a Caller, on a free port of 127.0.0.1. Usable as a context."""
 
-    def __init__(self, who, *arguments, context=None):
+    def __init__(self, who, *arguments, context=None, directory=None):
         self.context = context  # of TLS
         if not (BUILD / "rollbox-serve").exists():
             skip(
                 "needs llhttp: rollbox-serve is built where node-llhttp and libwslay-dev are"
             )
         self.who = who
-        self.directory = who.directory()
+        self.directory = directory or who.directory()
         self.tokens = self.directory / "tokens"
         self.path = self.directory / "serve"
         self.token = self.new_token()

@@ -442,23 +442,6 @@ def test_sigterm_ends_what_runs_and_leaves_nothing(caller):  # noqa: F811
         until(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in below))
 
 
-def test_server_ends_with_its_lost_engine(caller):  # noqa: F811
-    with Server(caller) as server:  # noqa: F811
-        server.call("POST", "/v1/sandboxes", {"name": "box"})
-        connection = server.connect()
-        connection.request(
-            "POST",
-            "/v1/sandboxes/box/execs",
-            json.dumps({"argv": ["sleep", "1000"]}),
-            {"Authorization": f"Bearer {server.token}"},
-        )
-        until(lambda: server.call("GET", "/v1/sandboxes/box/execs")[1]["execs"])
-        os.kill(engine_of(server.process.pid), signal.SIGKILL)
-        answer = connection.getresponse()
-        assert (answer.status, json.loads(answer.read())["code"]) == (502, "engine_lost")
-        assert server.process.wait(DEADLINE) == 1
-
-
 def test_openapi_has_every_route_of_the_server(server):
     """The document that is served and the table of the program name the same methods and paths."""
     document = server.call("GET", "/v1/openapi.json")[1]

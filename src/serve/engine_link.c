@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "serve/engine_link.h"
+
+#include <stdlib.h>
+
+struct engine_link *engine_link_new(struct engine_slot *slot, const struct keeper_engine *name,
+    struct rollbox_engine *take_engine) {
+    struct engine_link *link = calloc(1, sizeof *link);
+
+    if (!link) {
+        rollbox_engine_close(take_engine);
+        return NULL;
+    }
+    list_init(&link->plans);
+    link->slot = slot;
+    link->name = *name;
+    link->engine = take_engine;
+    link->references = 1;
+    return link;
+}
+
+struct engine_link *engine_link_ref(struct engine_link *link) {
+    if (link)
+        link->references++;
+    return link;
+}
+
+struct engine_link *engine_link_unref(struct engine_link *link) {
+    if (!link || --link->references)
+        return NULL;
+    list_for_each(node, &link->plans) {
+        struct known_plan *known = container_of(node, struct known_plan, node);
+
+        list_remove(node);
+        free(known->text);
+        free(known);
+    }
+    rollbox_engine_close(link->engine);
+    free(link);
+    return NULL;
+}

@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The server's state that outlives it (--state DIR): one append-only file of lines, each a digest
+ * and a JSON object. What a line means is its writer's matter; see journal_open.
+ *
+ * A line is written by one write, so a process that is killed leaves at most a torn last line,
+ * which the next opening cuts off. A line whose digest is wrong ends the reading there, too. The
+ * file is not forced to disk with each line: it survives every end of the server, and of a crash of
+ * the machine everything but the last seconds. Sandboxes do not survive that either.
+ *
+ * The file is rewritten, from what its writers still need, when it has grown to more than twice
+ * that. A lock keeps a second server away.
+ */
+#ifndef ROLLBOX_SERVE_JOURNAL_H
+#define ROLLBOX_SERVE_JOURNAL_H
+
+#include <jansson.h>
+#include <stddef.h>
+
+struct journal;
+
+struct journal_user {
+    /* Called for each line at the opening, the oldest first. */
+    void (*replay)(void *data, const json_t *line);
+    /* Writes what is still needed, by journal_add. */
+    void (*dump)(void *data, struct journal *journal);
+    void *data;
+};
+
+/* Reads DIR/journal, which is made if it is missing, and rewrites it. The directory is opened here,
+ * so that a confined process can write in it. 0 or -errno; -EWOULDBLOCK: another server has it. */
+int journal_open(
+    const char *directory, const struct journal_user *user, struct journal **ret_journal);
+/* Appends a line. `line` is consumed. 0 or -errno; a NULL journal keeps nothing: 0. */
+int journal_add(struct journal *journal, json_t *take_line);
+
+#endif
