@@ -818,6 +818,26 @@ ROLLBOX_PUBLIC int rollbox_upload(struct rollbox_sandbox *sandbox, const char *h
 ROLLBOX_PUBLIC int rollbox_download(struct rollbox_sandbox *sandbox, const char *path,
     const char *host_path, rollbox_progress progress, void *userdata, struct rollbox_error *error);
 
+/* Users of a sandbox with users "many"; in others they are FEATURE_MISSING. A user that the
+ * sandbox's /etc/passwd does not have is INVALID_ARGUMENT; a number need not be there. */
+struct rollbox_file_options {
+    size_t size;       /* sizeof(struct rollbox_file_options) */
+    const char *user;  /* NULL: root. "USER[:GROUP[:GROUPS]]": the call has this user's rights, and
+                          new files are the user's */
+    const char *owner; /* NULL: the same as the user. "USER[:GROUP]": root gives new files and
+                          directories to this user. A user without a group has its own */
+    unsigned mode;     /* of rollbox_file_write_as */
+    rollbox_progress progress; /* of rollbox_upload_as; may be NULL */
+    void *userdata;
+};
+
+/* rollbox_file_write and rollbox_upload with these options. */
+ROLLBOX_PUBLIC int rollbox_file_write_as(struct rollbox_sandbox *sandbox, const char *path,
+    const void *data, size_t length, const struct rollbox_file_options *options,
+    struct rollbox_error *error);
+ROLLBOX_PUBLIC int rollbox_upload_as(struct rollbox_sandbox *sandbox, const char *host_path,
+    const char *path, const struct rollbox_file_options *options, struct rollbox_error *error);
+
 /* ---- features ---- */
 
 /* The features of this kernel that the current user may use, as JSON text: {"kernel", "ok",

@@ -26,6 +26,7 @@ from ._core import ffi
 from ._core.errors import InvalidArgument, RollboxError
 from ._core.handle import Handle
 
+User = Union[str, int]
 AnyPath = Union[str, bytes, "os.PathLike[str]", "os.PathLike[bytes]"]
 Progress = Callable[[int, int], object]
 """Called with the bytes and files moved so far. An exception ends the transfer and is raised."""
@@ -143,8 +144,20 @@ def read_file(handle: Handle, path: AnyPath, max_bytes: Optional[int] = None) ->
     return handle.read_file(_encode("path", path), _limit(max_bytes))
 
 
+def _as_user(options: ffi.FileOptions, user: Optional[User], owner: Optional[User]) -> None:
+    if user is not None:
+        options.user = _encode("user", str(user))
+    if owner is not None:
+        options.owner = _encode("owner", str(owner))
+
+
 def write_file(
-    handle: Handle, path: AnyPath, data: Union[bytes, bytearray, memoryview, str], mode: int = 0o644
+    handle: Handle,
+    path: AnyPath,
+    data: Union[bytes, bytearray, memoryview, str],
+    mode: int = 0o644,
+    user: Optional[User] = None,
+    owner: Optional[User] = None,
 ) -> None:
     """Writes a file."""
     if isinstance(data, str):
@@ -155,7 +168,13 @@ def write_file(
         raise InvalidArgument(
             f"data must be bytes or str, not {type(data).__name__}", stage="arguments"
         )
-    handle.call("rollbox_file_write", _encode("path", path), data, len(data), _mode(mode))
+    if user is None and owner is None:
+        handle.call("rollbox_file_write", _encode("path", path), data, len(data), _mode(mode))
+        return
+    options = ffi.FileOptions()
+    options.mode = _mode(mode)
+    _as_user(options, user, owner)
+    handle.call("rollbox_file_write_as", _encode("path", path), data, len(data), options)
 
 
 def list_files(handle: Handle, path: AnyPath) -> list[FileInfo]:
@@ -176,6 +195,7 @@ def _transfer(
     target: bytes,
     progress: Optional[Progress],
     max_bytes: Optional[int],
+    options: Optional[ffi.FileOptions] = None,
 ) -> None:
     limit = _limit(max_bytes)
     raised: list[BaseException] = []
@@ -197,7 +217,11 @@ def _transfer(
 
     callback = ffi.PROGRESS(told) if progress is not None or limit else ffi.PROGRESS()
     try:
-        handle.call(function, source, target, callback, None)
+        if options is None:
+            handle.call(function, source, target, callback, None)
+        else:
+            options.progress = callback
+            handle.call(function, source, target, options)
     except RollboxError:
         if not raised:
             raise
@@ -206,12 +230,21 @@ def _transfer(
 
 
 def upload(
-    handle: Handle, host: AnyPath, guest: AnyPath, progress: Optional[Progress] = None
+    handle: Handle,
+    host: AnyPath,
+    guest: AnyPath,
+    progress: Optional[Progress] = None,
+    user: Optional[User] = None,
+    owner: Optional[User] = None,
 ) -> None:
     """Copies a file or tree of the host into the sandbox."""
-    _transfer(
-        handle, "rollbox_upload", _encode("host", host), _encode("guest", guest), progress, None
-    )
+    source, target = _encode("host", host), _encode("guest", guest)
+    if user is None and owner is None:
+        _transfer(handle, "rollbox_upload", source, target, progress, None)
+        return
+    options = ffi.FileOptions()
+    _as_user(options, user, owner)
+    _transfer(handle, "rollbox_upload_as", source, target, progress, None, options)
 
 
 def download(
@@ -256,7 +289,13 @@ class SessionFiles:
         return read_file(self._session(), path, max_bytes)
 
     def write_file(
-        self, path: AnyPath, data: Union[bytes, bytearray, memoryview, str], mode: int = 0o644
+        self,
+        path: AnyPath,
+        data: Union[bytes, bytearray, memoryview, str],
+        mode: int = 0o644,
+        *,
+        user: Optional[User] = None,
+        owner: Optional[User] = None,
     ) -> None:
         """Creates or replaces a file, with missing parent directories.
 
@@ -266,6 +305,10 @@ class SessionFiles:
             path: An absolute path.
             data: The content; a str is written as UTF-8.
             mode: Permission bits.
+            user: With users "many": the user whose rights the call has, and whose the new files
+                are, as for `exec`. Default: root.
+            owner: With users "many": root writes, and gives new files and directories to
+                "USER[:GROUP]".
 
         Raises:
             PathDenied: The guest may not write there.
@@ -278,7 +321,7 @@ class SessionFiles:
             ...     box.read_file("/tmp/new/greeting")
             b'hello'
         """
-        write_file(self._session(), path, data, mode)
+        write_file(self._session(), path, data, mode, user, owner)
 
     def list(self, path: AnyPath = "/") -> builtins.list[FileInfo]:
         """Lists a directory.
@@ -356,7 +399,15 @@ class SessionFiles:
         """
         self._session().call("rollbox_file_remove", _encode("path", path), bool(recursive))
 
-    def upload(self, host: AnyPath, guest: AnyPath, progress: Optional[Progress] = None) -> None:
+    def upload(
+        self,
+        host: AnyPath,
+        guest: AnyPath,
+        progress: Optional[Progress] = None,
+        *,
+        user: Optional[User] = None,
+        owner: Optional[User] = None,
+    ) -> None:
         """Copies a file or tree of the host into the sandbox.
 
         Into an existing directory go the entries of a directory, or a file under its name. Missing
@@ -367,12 +418,16 @@ class SessionFiles:
             guest: An absolute path in the sandbox.
             progress: Called now and then with the bytes and files copied so far; an exception of it
                 ends the transfer and is raised.
+            user: With users "many": the user whose rights the call has, and whose the new files
+                are, as for `exec`. Default: root.
+            owner: With users "many": root writes, and gives new files and directories to
+                "USER[:GROUP]".
 
         Raises:
             PathDenied: Something could not be read; everything else was copied.
             ResourceExhausted: There is no room.
         """
-        upload(self._session(), host, guest, progress)
+        upload(self._session(), host, guest, progress, user, owner)
 
     def download(
         self,

@@ -47,7 +47,16 @@ from ._core.options import (
 from ._core.policy import Policy
 from ._core.record import Record
 from ._core.remote import create_handle, open_handle
-from ._core.request import RUN_TIMEOUT_S, Argv, Data, Environment, ExecRequest, Files, Timeout
+from ._core.request import (
+    RUN_TIMEOUT_S,
+    Argv,
+    Data,
+    Environment,
+    ExecRequest,
+    Files,
+    Timeout,
+    full_user,
+)
 from ._core.result import Result
 from ._engine import Engine, default_engine
 from ._files import SessionFiles, decode_name
@@ -287,6 +296,8 @@ class Session(SessionFiles):
         cwd: Optional[Path] = ...,
         env: Optional[Environment] = ...,
         user: Optional[User] = ...,
+        group: Optional[User] = ...,
+        groups: Optional[Sequence[User]] = ...,
         stdin: Optional[Data] = ...,
         input: Optional[Data] = ...,
         timeout: Timeout = ...,
@@ -306,6 +317,8 @@ class Session(SessionFiles):
         cwd: Optional[Path] = ...,
         env: Optional[Environment] = ...,
         user: Optional[User] = ...,
+        group: Optional[User] = ...,
+        groups: Optional[Sequence[User]] = ...,
         stdin: Optional[Data] = ...,
         input: Optional[Data] = ...,
         timeout: Timeout = ...,
@@ -325,6 +338,8 @@ class Session(SessionFiles):
         cwd: Optional[Path] = ...,
         env: Optional[Environment] = ...,
         user: Optional[User] = ...,
+        group: Optional[User] = ...,
+        groups: Optional[Sequence[User]] = ...,
         stdin: Optional[Data] = ...,
         input: Optional[Data] = ...,
         timeout: Timeout = ...,
@@ -344,6 +359,8 @@ class Session(SessionFiles):
         cwd: Optional[Path] = ...,
         env: Optional[Environment] = ...,
         user: Optional[User] = ...,
+        group: Optional[User] = ...,
+        groups: Optional[Sequence[User]] = ...,
         stdin: Optional[Data] = ...,
         input: Optional[Data] = ...,
         timeout: Timeout = ...,
@@ -362,6 +379,8 @@ class Session(SessionFiles):
         cwd: Optional[Path] = None,
         env: Optional[Environment] = None,
         user: Optional[User] = None,
+        group: Optional[User] = None,
+        groups: Optional[Sequence[User]] = None,
         stdin: Optional[Data] = None,
         input: Optional[Data] = None,
         timeout: Timeout = None,
@@ -382,7 +401,10 @@ class Session(SessionFiles):
                 has no bash).
             cwd: The working directory, over the policy's.
             env: {name: value}, over the policy's environment.
-            user: A name or number of the sandbox's users, over the policy's.
+            user: A name or number of the sandbox's users, over the policy's; with users "many" also
+                "USER:GROUP" or "USER:GROUP:GROUPS".
+            group: A name or number, in place of the user's own group; needs user.
+            groups: The supplementary groups, in place of the user's own; needs user.
             stdin: The standard input, str or bytes; None: empty.
             input: Another name of stdin, as in subprocess.
             timeout: Seconds of wall clock, over the policy's; "none" is no limit. Without either,
@@ -414,7 +436,7 @@ class Session(SessionFiles):
         options = {
             "cwd": cwd,
             "env": env,
-            "user": user,
+            "user": full_user(user, group, groups),
             "stdin": one_input(stdin, input),
             "timeout": timeout,
             "max_output": max_output,
@@ -447,6 +469,8 @@ class Session(SessionFiles):
         cwd: Optional[Path] = None,
         env: Optional[Environment] = None,
         user: Optional[User] = None,
+        group: Optional[User] = None,
+        groups: Optional[Sequence[User]] = None,
         stdin: Optional[Data] = None,
         input: Optional[Data] = None,
         timeout: Timeout = None,
@@ -464,6 +488,8 @@ class Session(SessionFiles):
             cwd: As for `exec`.
             env: As for `exec`.
             user: As for `exec`.
+            group: As for `exec`.
+            groups: As for `exec`.
             stdin: As for `exec`.
             input: As for `exec`.
             timeout: As for `exec`.
@@ -489,6 +515,8 @@ class Session(SessionFiles):
             cwd=cwd,
             env=env,
             user=user,
+            group=group,
+            groups=groups,
             stdin=stdin,
             input=input,
             timeout=timeout,
@@ -507,6 +535,8 @@ class Session(SessionFiles):
         cwd: Optional[Path] = None,
         env: Optional[Environment] = None,
         user: Optional[User] = None,
+        group: Optional[User] = None,
+        groups: Optional[Sequence[User]] = None,
         stdin: Optional[Data] = None,
         timeout: Timeout = None,
         text: bool = False,
@@ -522,6 +552,8 @@ class Session(SessionFiles):
             cwd: As for `exec`.
             env: As for `exec`.
             user: As for `exec`.
+            group: As for `exec`.
+            groups: As for `exec`.
             stdin: All of its input; None: the Process has a `stdin` to write to.
             timeout: As for `exec`.
             text: Make the results' streams str; the files of the Process are binary.
@@ -549,7 +581,7 @@ class Session(SessionFiles):
         options = {
             "cwd": cwd,
             "env": env,
-            "user": user,
+            "user": full_user(user, group, groups),
             "stdin": stdin,
             "timeout": timeout,
             "max_output": max_output,

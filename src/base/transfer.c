@@ -51,6 +51,9 @@ static bool is_sound(const struct transfer_message *m) {
         return m->name[0] == '/';
     case TRANSFER_PUT:
         return m->name[0] == '/' && is_text(m->data, r->data_length) && transfer_is_name(m->data);
+    case TRANSFER_USER:
+    case TRANSFER_OWNER:
+        return !named && is_text(m->data, r->data_length) && r->data_length > 1;
     case TRANSFER_FILE:
         return component || !named;
     case TRANSFER_SYMLINK:

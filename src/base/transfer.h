@@ -5,7 +5,8 @@
  *
  * A message is one SOCK_SEQPACKET datagram: a record, a name, a NUL, then data. A request is READ,
  * WRITE, LIST, STAT, MKDIR, REMOVE, GET or PUT, with an absolute path as its name. Answers end with
- * DONE or FAILED; BUSY says that more time is needed.
+ * DONE or FAILED; BUSY says that more time is needed. Before a request there may be USER and OWNER,
+ * which have no answer: who it is made as, and who new files belong to.
  *
  * A tree is a stream that names one component at a time, so that neither end ever resolves a path
  * that the other one chose:
@@ -40,6 +41,8 @@
 #define TRANSFER_OPEN_MAX 32u     /* of them held open */
 #define TRANSFER_REFUSED                                                                           \
     EUSERS /* the errno of FAILED if nothing was done and the request can be repeated */
+#define TRANSFER_UNKNOWN_USER                                                                      \
+    ENOKEY /* the errno of FAILED if the sandbox has no such user or group */
 #define TRANSFER_LINKS_MAX                                                                         \
     4096u /* files with several names that are recognised; later ones become copies */
 
@@ -55,6 +58,8 @@ enum transfer_type {
     TRANSFER_GET,      /* -> a tree */
     TRANSFER_PUT, /* data: the name (text) for a file, if the path is a directory; a tree follows ->
                      DONE */
+    TRANSFER_USER,  /* data: "USER[:GROUP[:GROUPS]]" (text) */
+    TRANSFER_OWNER, /* data: "USER[:GROUP]" (text) */
     /* streams */
     TRANSFER_FILE, /* mode, size, mtime_ns; number: enum transfer_file_flag; data: its beginning */
     TRANSFER_DATA, /* number: the offset */
@@ -115,6 +120,8 @@ struct transfer_target {
     const char *name;
     int into; /* -1, or the existing directory: a root that is a directory is merged into it, ... */
     const char *inner_name; /* ... any other becomes this in it */
+    bool has_owner;         /* what is made belongs to these ids */
+    uint32_t owner, group;
     bool replaces; /* below the root, files other than directories are replaced by directories;
                       special files are replaced */
 };
@@ -211,8 +218,8 @@ void transfer_take_begin(struct transfer *transfer, const struct transfer_target
  * that could not be made. */
 int transfer_take(struct transfer *transfer, const struct transfer_message *message);
 
-/* A new file beside the target, for writing; its name is transfer->temporary. A descriptor or
- * -errno. */
+/* A new file beside the target, for writing, of the target's owner; its name is
+ * transfer->temporary. A descriptor or -errno. */
 int transfer_make_temporary(struct transfer *transfer, int directory, mode_t mode);
 int transfer_write_at(int fd, const char *data, size_t length, int64_t offset);
 

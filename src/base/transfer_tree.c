@@ -372,13 +372,30 @@ static void next_temporary(struct transfer *t) {
     t->temporary[25] = '\0';
 }
 
+/* A new entry, which no other has opened yet. */
+static int give_to_owner(const struct transfer *t, int directory, const char *name) {
+    return t->target.has_owner && fchownat(directory, name, t->target.owner, t->target.group,
+                                      AT_SYMLINK_NOFOLLOW) < 0
+               ? -errno
+               : 0;
+}
+
 int transfer_make_temporary(struct transfer *transfer, int directory, mode_t mode) {
     for (int i = 0; i < NAMES_TRIED; i++) {
         next_temporary(transfer);
         int fd = openat(directory, transfer->temporary,
             O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode & 0777);
-        if (fd >= 0 || errno != EEXIST)
-            return fd < 0 ? -errno : fd;
+        if (fd < 0 && errno == EEXIST)
+            continue;
+        if (fd < 0)
+            return -errno;
+        if (!transfer->target.has_owner ||
+            fchown(fd, transfer->target.owner, transfer->target.group) == 0)
+            return fd;
+        int r = -errno;
+        (void)unlinkat(directory, transfer->temporary, 0);
+        close(fd);
+        return r;
     }
     return -EEXIST;
 }
@@ -505,8 +522,10 @@ static int take_symlink(struct transfer *t, const struct transfer_message *m) {
     if (r < 0)
         return r;
     times_of(m->record.mtime_ns, times);
+    r = give_to_owner(t, directory, t->temporary);
     (void)utimensat(directory, t->temporary, times, AT_SYMLINK_NOFOLLOW);
-    r = name_it(t, 0);
+    if (r == 0)
+        r = name_it(t, 0);
     if (r < 0)
         (void)unlinkat(directory, t->temporary, 0);
     return r;
@@ -598,6 +617,12 @@ static int make_directory(struct transfer *t, uint32_t mode, bool *ret_made) {
         if (!*ret_made && errno != EEXIST)
             return -errno;
         int fd = openat(directory, t->name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+        if (fd >= 0 && *ret_made && t->target.has_owner &&
+            fchown(fd, t->target.owner, t->target.group) < 0) {
+            int r = -errno;
+            close(fd);
+            return r;
+        }
         if (fd >= 0)
             return fd;
         if (errno != ENOTDIR && errno != ELOOP)

@@ -32,8 +32,8 @@
 struct copying {
     const struct options *options;
     struct rollbox_sandbox *sandbox;
-    const char *host;
-    char *guest; /* the path in the sandbox */
+    const char *host, *owner; /* owner: NULL: root, or the sandbox's one user */
+    char *guest;              /* the path in the sandbox */
     bool upload;
     bool bar, drawn;
     int64_t drawn_ns;
@@ -148,8 +148,10 @@ static int copy_in(struct copying *c) {
             return fail_copy(c, r, "read standard input (1 GiB at the most)");
         c->bytes = content.length;
         c->files = 1;
-        return rollbox_file_write(
-            c->sandbox, c->guest, content.data, content.length, 0644, &c->error);
+        return rollbox_file_write_as(c->sandbox, c->guest, content.data, content.length,
+            &(struct rollbox_file_options){
+                .size = sizeof(struct rollbox_file_options), .owner = c->owner, .mode = 0644 },
+            &c->error);
     }
     if (host_is_directory(c->host) && !means_content(c->host)) {
         int r = guest_is_directory(c);
@@ -159,7 +161,12 @@ static int copy_in(struct copying *c) {
         if (r < 0)
             return c->error.code ? r : fail_copy(c, r, "copy");
     }
-    return rollbox_upload(c->sandbox, c->host, c->guest, show_progress, c, &c->error);
+    return rollbox_upload_as(c->sandbox, c->host, c->guest,
+        &(struct rollbox_file_options){ .size = sizeof(struct rollbox_file_options),
+            .owner = c->owner,
+            .progress = show_progress,
+            .userdata = c },
+        &c->error);
 }
 
 static int copy_out(struct copying *c) {
@@ -203,13 +210,18 @@ int cmd_cp(const struct options *options) {
     const char *from = guest_path(options->rest[0], &from_length),
                *to = guest_path(options->rest[1], &to_length);
     struct copying c = {
-        .options = options, .upload = to != NULL, .host = options->rest[to ? 0 : 1]
+        .options = options,
+        .upload = to != NULL,
+        .host = options->rest[to ? 0 : 1],
+        .owner = options_text(options, OPTION_CHOWN),
     };
     struct rollbox_engine *engine;
 
     if (!from == !to)
         return cli_fail(options, "one of the two must be NAME:/PATH, a path in a sandbox, and the "
                                  "other a path of the host (./a:b if it has a colon)");
+    if (from && c.owner)
+        return cli_fail(options, "--chown: files on the host are the caller's");
     if ((from ? from : to)[0] != '/')
         return cli_fail(options, "the path in the sandbox must begin with /: \"%s\"",
             options->rest[from ? 0 : 1]);

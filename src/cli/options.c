@@ -100,6 +100,8 @@ const struct option option_table[] = {
         COMMAND_BATCH | COMMAND_CP | COMMAND_IMAGE_IMPORT | COMMAND_IMAGE_PULL | COMMAND_REPLAY |
             COMMAND_VERIFY,
         NULL, "no progress bar on a terminal" },
+    { OPTION_CHOWN, 0, "chown", "USER[:GROUP]", OPTION_TEXT, COMMAND_CP, NULL,
+        "with users many: who gets the files in the sandbox (default: root)" },
     { OPTION_BACKGROUND, 'b', "background", NULL, OPTION_FLAG, COMMAND_ENGINE_START, NULL,
         "start it in the background and return when it answers" },
     { OPTION_LOG, 0, "log", "FILE", OPTION_TEXT, COMMAND_ENGINE_START, NULL,

@@ -103,6 +103,14 @@ static const char *hint_of(int error_number) {
 /* An error of the agent about the requested path, or about one below it. */
 static int agent_failed(const struct files *files, int error_number, const char *below,
     const char *doing, struct rollbox_error *error) {
+    if (error_number == TRANSFER_UNKNOWN_USER)
+        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, error_number, "files",
+            "the sandbox's /etc/passwd and /etc/group have no %s \"%s\"; numbers need no entry",
+            files->user ? "user" : "owner",
+            make_shown(files->user ? files->user : text_if(files->owner, files->owner)).text);
+    if (error_number == EOPNOTSUPP && (files->user || files->owner))
+        return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, error_number, "files",
+            "the sandbox has one user, so files cannot have another; it has more with users many");
     const char *hint =
         error_number == EISDIR && !strcmp(doing, "read")  ? " (list it, or download it)"
         : error_number == EFBIG && !strcmp(doing, "read") ? " (it has more bytes than may be read)"
@@ -210,11 +218,21 @@ static int set_path(struct files *files, const char *path, struct rollbox_error 
     return 0;
 }
 
+static int send_user(const struct files *files, enum transfer_type type, const char *user) {
+    return user ? transfer_send(files->transfer, (struct transfer_record){ .type = type }, NULL,
+                      user, strlen(user) + 1)
+                : 0;
+}
+
 /* Sends the request and has it served. */
 static int send_request(struct files *files, struct transfer_record record, const void *data,
     size_t length, struct rollbox_error *error) {
-    int r = transfer_send(files->transfer, record, files->path, data, length);
+    int r = send_user(files, TRANSFER_USER, files->user);
 
+    if (r == 0)
+        r = send_user(files, TRANSFER_OWNER, files->owner);
+    if (r == 0)
+        r = transfer_send(files->transfer, record, files->path, data, length);
     if (r < 0)
         return agent_lost(files, r, error);
     if (files->theirs < 0)
@@ -763,6 +781,42 @@ ROLLBOX_PUBLIC int rollbox_file_write(struct rollbox_sandbox *sandbox, const cha
     return record_pass(r, &own, error);
 }
 
+/* 0 or the error; then the options have the caller's size and the rest is 0. */
+static int take_options(const struct rollbox_file_options *given,
+    struct rollbox_file_options *ret_options, struct rollbox_error *error) {
+    static const char allowed[] =
+        "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-:,";
+
+    *ret_options = (struct rollbox_file_options){ 0 };
+    if (given)
+        memcpy(ret_options, given, MIN(given->size, sizeof *ret_options));
+    const char *const names[] = { ret_options->user, ret_options->owner };
+    for (size_t i = 0; i < ARRAY_SIZE(names); i++)
+        if (names[i] && (!*names[i] || names[i][0] == ':' || names[i][strspn(names[i], allowed)] ||
+                            strlen(names[i]) > TRANSFER_NAME_MAX))
+            return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments",
+                "%s %.100s: must be USER, USER:GROUP or USER:GROUP:GROUPS, of names or numbers",
+                i ? "owner" : "user", names[i]);
+    return 0;
+}
+
+ROLLBOX_PUBLIC int rollbox_file_write_as(struct rollbox_sandbox *sandbox, const char *path,
+    const void *data, size_t length, const struct rollbox_file_options *given,
+    struct rollbox_error *error) {
+    struct rollbox_error own = { .code = ROLLBOX_OK };
+    struct rollbox_file_options options;
+    int r = take_options(given, &options, error);
+
+    if (r < 0)
+        return r;
+    r = WITH_AGENT_NOTED(sandbox, &own,
+        (files.user = options.user, files.owner = options.owner,
+            files_write(&files, path, data, length, options.mode, &own)),
+        record_note_write(
+            sandbox, path, data, length, options.mode ? options.mode : 0644, own.code));
+    return record_pass(r, &own, error);
+}
+
 ROLLBOX_PUBLIC int rollbox_file_list(struct rollbox_sandbox *sandbox, const char *path,
     char **ret_json, struct rollbox_error *error) {
     return !ret_json ? outputs_missing(error)
@@ -803,6 +857,23 @@ static int upload_path(struct rollbox_sandbox *sandbox, const char *host_path, c
         record_note_upload(sandbox, host_path, name, path, files.transfer->bytes,
             files.transfer->files, own.code));
 
+    return record_pass(r, &own, error);
+}
+
+ROLLBOX_PUBLIC int rollbox_upload_as(struct rollbox_sandbox *sandbox, const char *host_path,
+    const char *path, const struct rollbox_file_options *given, struct rollbox_error *error) {
+    struct rollbox_error own = { .code = ROLLBOX_OK };
+    struct rollbox_file_options options;
+    int r = take_options(given, &options, error);
+
+    if (r < 0)
+        return r;
+    r = WITH_AGENT_NOTED(sandbox, &own,
+        (files.progress = options.progress, files.userdata = options.userdata,
+            files.user = options.user, files.owner = options.owner,
+            files_upload(&files, host_path, path, &own)),
+        record_note_upload(sandbox, host_path, NULL, path, files.transfer->bytes,
+            files.transfer->files, own.code));
     return record_pass(r, &own, error);
 }
 

@@ -28,7 +28,8 @@ struct files {
     struct transfer *transfer;
     rollbox_progress progress;
     void *userdata;
-    const char *name; /* the name of an upload; NULL: its own */
+    const char *user, *owner; /* of struct rollbox_file_options; NULL: none */
+    const char *name;         /* the name of an upload; NULL: its own */
     uint64_t told_bytes, told_files;
     char path[TRANSFER_TEXT_MAX]; /* the path in the sandbox, as the caller gave it; for messages */
 };

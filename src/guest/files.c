@@ -46,6 +46,9 @@
 
 static struct transfer *transfer; /* mapped by the agent: init has no room for it below the guest's
                                      addresses (restore/load.c) */
+static const struct files_users *files_users;
+static bool has_owner; /* new files belong to these ids */
+static uint32_t owner_uid, owner_gid;
 static char path_text[TRANSFER_TEXT_MAX]; /* path of the request */
 static char last_text[TRANSFER_NAME_MAX]; /* its last component */
 
@@ -74,6 +77,14 @@ static size_t cut_slashes(char *path) {
     return length;
 }
 
+static int make_directory(const char *path, mode_t mode) {
+    if (mkdir(path, mode) < 0)
+        return -errno;
+    return has_owner && fchownat(AT_FDCWD, path, owner_uid, owner_gid, AT_SYMLINK_NOFOLLOW) < 0
+               ? -errno
+               : 0;
+}
+
 /* Creates a directory and its missing parents. Links on the way are followed, as for the guest. 0
  * also if it exists. */
 static int make_directories(char *path, mode_t mode) {
@@ -83,16 +94,13 @@ static int make_directories(char *path, mode_t mode) {
     for (char *p = path + 1; *p; p++)
         if (*p == '/') {
             *p = '\0';
-            int r = mkdir(path, 0755) < 0 ? -errno : 0;
+            int r = make_directory(path, 0755);
             *p = '/';
             if (r < 0 && r != -EEXIST)
                 return r;
         }
-    if (mkdir(path, mode & 01777) == 0)
-        return 0;
-    int error = errno;
-    return error == EEXIST && fstatat(AT_FDCWD, path, &st, 0) == 0 && S_ISDIR(st.st_mode) ? 0
-                                                                                          : -error;
+    int r = make_directory(path, mode & 01777);
+    return r == -EEXIST && fstatat(AT_FDCWD, path, &st, 0) == 0 && S_ISDIR(st.st_mode) ? 0 : r;
 }
 
 /* Splits path_text into its directory, which is opened (and created, with `makes`), and last_text.
@@ -216,6 +224,8 @@ static int write_in_place(int directory, const struct transfer_message *first) {
         r = -EINVAL;
     if (r == 0 && ftruncate(fd, 0) < 0)
         r = -errno;
+    if (r == 0 && has_owner && fchown(fd, owner_uid, owner_gid) < 0)
+        r = -errno;
     if (r == 0)
         r = take_content(fd, first);
     close(fd);
@@ -238,6 +248,9 @@ static int serve_write(const struct transfer_message *first) {
 
     if (directory < 0)
         return directory;
+    transfer->target.has_owner = has_owner;
+    transfer->target.owner = owner_uid;
+    transfer->target.group = owner_gid;
     int r = check_place(directory, &exists, &is_mount);
     if (r == 0 && !is_mount)
         r = fd = transfer_make_temporary(transfer, directory, first->record.mode);
@@ -274,9 +287,14 @@ static int take_tree(const struct transfer_target *target) {
  * temporary file in one of them. */
 static int serve_put(const struct transfer_message *first) {
     static char inner_name[TRANSFER_NAME_MAX];
-    struct transfer_target target = {
-        .parent = -1, .into = -1, .name = last_text, .inner_name = inner_name, .replaces = true
-    };
+    struct transfer_target target = { .parent = -1,
+        .into = -1,
+        .name = last_text,
+        .inner_name = inner_name,
+        .has_owner = has_owner,
+        .owner = owner_uid,
+        .group = owner_gid,
+        .replaces = true };
 
     memcpy(inner_name, first->data, first->record.data_length);
     target.into = open_path(path_text, O_RDONLY | O_DIRECTORY);
@@ -432,11 +450,31 @@ static int serve_request(const struct transfer_message *m) {
     }
 }
 
+/* The user of the next request, or the owner of its files. */
+static int take_user(const struct transfer_message *m) {
+    if (m->record.type == TRANSFER_USER)
+        return files_users->act_as(m->data);
+    int r = files_users->find(m->data, &owner_uid, &owner_gid);
+    has_owner = r == 0;
+    return r;
+}
+
+static bool refuse_request(int r) {
+    return transfer_send(transfer,
+               (struct transfer_record){ .type = TRANSFER_FAILED, .number = (uint64_t)-r }, NULL,
+               NULL, 0) == 0 &&
+           false;
+}
+
 /* Answers a request. False: the connection is unusable. */
 static bool reply_to_request(const struct transfer_message *m) {
     uint32_t type = m->record.type; /* the message does not outlive the next one */
     bool is_tree = type == TRANSFER_GET || type == TRANSFER_PUT;
 
+    if (type == TRANSFER_USER || type == TRANSFER_OWNER) {
+        int unknown = take_user(m);
+        return unknown < 0 ? refuse_request(unknown) : true;
+    }
     transfer->name[0] = '\0';
     int r = serve_request(m);
     if (r == 0)
@@ -478,12 +516,13 @@ void files_refuse(int socket) {
     (void)fd_send(socket, message, sizeof message, NULL, 0);
 }
 
-_Noreturn void files_serve(int socket) {
+_Noreturn void files_serve(int socket, const struct files_users *users) {
     struct transfer_message m;
     bool again = true;
 
     prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
     umask(0);
+    files_users = users;
     transfer =
         mmap(NULL, sizeof *transfer, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (transfer == MAP_FAILED)

@@ -29,6 +29,7 @@ struct transfer_job {
     struct rollbox_sandbox *handle; /* the box's, which it keeps */
     enum transfer transfer;
     char *path;
+    struct buf user, owner; /* of WRITE; empty: none */
     struct buf body;
     unsigned mode;
     void *data;
@@ -55,8 +56,13 @@ static void work(struct pool_job *pool_job) {
             box, job->path, job->transfer == TRANSFER_STAT, &job->json, &job->error);
         break;
     case TRANSFER_WRITE:
-        job->r = rollbox_file_write(box, job->path, job->body.data ? job->body.data : "",
-            job->body.length, job->mode, &job->error);
+        job->r = rollbox_file_write_as(box, job->path, job->body.data ? job->body.data : "",
+            job->body.length,
+            &(struct rollbox_file_options){ .size = sizeof(struct rollbox_file_options),
+                .user = job->user.data,
+                .owner = job->owner.data,
+                .mode = job->mode },
+            &job->error);
         break;
     case TRANSFER_MKDIR:
         job->r = rollbox_file_mkdir(box, job->path, job->mode, &job->error);
@@ -85,6 +91,8 @@ static void done(struct pool_job *pool_job) {
     free(job->path);
     free(job->data);
     free(job->json);
+    buf_done(&job->user);
+    buf_done(&job->owner);
     buf_done(&job->body);
     free(job);
 }
@@ -109,6 +117,10 @@ static void submit(struct exchange *exchange, enum transfer transfer, unsigned m
     job->transfer = transfer;
     job->path = buf_take(&path);
     job->mode = mode;
+    if (transfer == TRANSFER_WRITE) {
+        (void)http_query(request, "user", &job->user);
+        (void)http_query(request, "owner", &job->owner);
+    }
     job->body = request->body;
     request->body = BUF_INIT;
     pool_submit(exchange->server->pool, &job->job);

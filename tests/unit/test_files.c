@@ -36,7 +36,7 @@ static struct files *connect_agent(void) {
     if (agent == 0) {
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         close(sockets[0]);
-        files_serve(sockets[1]);
+        files_serve(sockets[1], NULL);
     }
     close(sockets[1]);
     ASSERT_OK(files_init(&files, sockets[0]));

@@ -245,6 +245,23 @@ class AttachOptions(ctypes.Structure):
 PROGRESS = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_void_p)
 """rollbox_progress: (bytes, files, userdata)."""
 
+
+class FileOptions(ctypes.Structure):
+    """struct rollbox_file_options."""
+
+    _fields_ = [
+        ("size", ctypes.c_size_t),
+        ("user", ctypes.c_char_p),
+        ("owner", ctypes.c_char_p),
+        ("mode", ctypes.c_uint),
+        ("progress", PROGRESS),
+        ("userdata", ctypes.c_void_p),
+    ]
+
+    def __init__(self) -> None:
+        super().__init__(size=ctypes.sizeof(type(self)))
+
+
 QUERY_INSPECT, QUERY_PROCESSES, QUERY_TREE, QUERY_EXECS, QUERY_STATS = 1, 2, 3, 4, 5
 QUERY_NET_LOG = 6
 """enum rollbox_query."""
@@ -385,6 +402,21 @@ _SIGNATURES: dict[str, Any] = {
     "rollbox_file_mkdir": (ctypes.c_int, [_P, ctypes.c_char_p, ctypes.c_uint, _ERROR]),
     "rollbox_file_remove": (ctypes.c_int, [_P, ctypes.c_char_p, ctypes.c_bool, _ERROR]),
     "rollbox_upload": (ctypes.c_int, [_P, ctypes.c_char_p, ctypes.c_char_p, PROGRESS, _P, _ERROR]),
+    "rollbox_file_write_as": (
+        ctypes.c_int,
+        [
+            _P,
+            ctypes.c_char_p,
+            ctypes.c_char_p,
+            ctypes.c_size_t,
+            ctypes.POINTER(FileOptions),
+            _ERROR,
+        ],
+    ),
+    "rollbox_upload_as": (
+        ctypes.c_int,
+        [_P, ctypes.c_char_p, ctypes.c_char_p, ctypes.POINTER(FileOptions), _ERROR],
+    ),
     "rollbox_download": (
         ctypes.c_int,
         [_P, ctypes.c_char_p, ctypes.c_char_p, PROGRESS, _P, _ERROR],

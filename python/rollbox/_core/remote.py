@@ -755,6 +755,15 @@ def _write(handle: RemoteHandle, path: bytes, data: bytes, length: int, mode: in
     return handle._ask("PUT", _file(path, f"?mode={mode:o}"), bytes(data[:length]))
 
 
+def _write_as(
+    handle: RemoteHandle, path: bytes, data: bytes, length: int, options: ffi.FileOptions
+) -> Any:
+    query = {"mode": f"{options.mode:o}", **_named("user", options.user)}
+    query.update(_named("owner", options.owner))
+    place = _file(path, "?" + urllib.parse.urlencode(query))
+    return handle._ask("PUT", place, bytes(data[:length]))
+
+
 def _diff(handle: RemoteHandle, start: Optional[bytes], end: Optional[bytes], text: bool) -> Any:
     query = {**_named("from", start), **_named("to", end), **({"text": "1"} if text else {})}
     return handle._ask("GET", "/diff?" + urllib.parse.urlencode(query))
@@ -798,6 +807,7 @@ _TRANSLATIONS: dict[str, Callable[..., Any]] = {
     "rollbox_diff": _diff,
     "rollbox_signal": _signal,
     "rollbox_file_write": _write,
+    "rollbox_file_write_as": _write_as,
     "rollbox_file_list": lambda handle, path: handle._ask("GET", _file(path, "?list=1")),
     "rollbox_file_stat": lambda handle, path, follow: handle._ask(
         "GET", _file(path, "?stat=1" + ("" if follow else "&follow=0"))

@@ -256,6 +256,25 @@ class Request:
         return _start("rollbox_start", engine, plan, ctypes.byref(self.options))
 
 
+def full_user(
+    user: Optional[Union[str, int]],
+    group: Optional[Union[str, int]],
+    groups: Optional[Sequence[Union[str, int]]],
+) -> Optional[Union[str, int]]:
+    """USER[:GROUP[:GROUPS]], of a user and groups that are given apart."""
+    if group is None and groups is None:
+        return user
+    if user is None or ":" in str(user):
+        raise InvalidArgument(
+            "group and groups need a user, which has none in it", stage="arguments"
+        )
+    if isinstance(groups, (str, int)):
+        raise InvalidArgument("groups must be a list of names or numbers", stage="arguments")
+    if groups is None:
+        return f"{user}:{group}"
+    return f"{user}:{'' if group is None else group}:{','.join(map(str, groups))}"
+
+
 class ExecRequest:
     """One command of a session. Descriptors are borrowed until it is started."""
 

@@ -51,6 +51,9 @@ class AsyncCalls:
         path: AnyPath,
         data: Union[bytes, bytearray, memoryview, str],
         mode: int = 0o644,
+        *,
+        user: Optional[User] = None,
+        owner: Optional[User] = None,
     ) -> None:
         """Creates or replaces a file, with missing parent directories.
 
@@ -60,12 +63,16 @@ class AsyncCalls:
             path: An absolute path.
             data: The content; a str is written as UTF-8.
             mode: Permission bits.
+            user: With users "many": the user whose rights the call has, and whose the new files
+                are, as for `exec`. Default: root.
+            owner: With users "many": root writes, and gives new files and directories to
+                "USER[:GROUP]".
 
         Raises:
             PathDenied: The guest may not write there.
             ResourceExhausted: There is no room.
         """
-        await run_in_loop_thread(self._box.write_file, path, data, mode)
+        await run_in_loop_thread(self._box.write_file, path, data, mode, user=user, owner=owner)
 
     async def list(
         self,
@@ -160,6 +167,9 @@ class AsyncCalls:
         host: AnyPath,
         guest: AnyPath,
         progress: Optional[Progress] = None,
+        *,
+        user: Optional[User] = None,
+        owner: Optional[User] = None,
     ) -> None:
         """Copies a file or tree of the host into the sandbox.
 
@@ -171,12 +181,16 @@ class AsyncCalls:
             guest: An absolute path in the sandbox.
             progress: Called now and then with the bytes and files copied so far; an exception of it
                 ends the transfer and is raised.
+            user: With users "many": the user whose rights the call has, and whose the new files
+                are, as for `exec`. Default: root.
+            owner: With users "many": root writes, and gives new files and directories to
+                "USER[:GROUP]".
 
         Raises:
             PathDenied: Something could not be read; everything else was copied.
             ResourceExhausted: There is no room.
         """
-        await run_in_loop_thread(self._box.upload, host, guest, progress)
+        await run_in_loop_thread(self._box.upload, host, guest, progress, user=user, owner=owner)
 
     async def download(
         self,

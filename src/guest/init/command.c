@@ -25,6 +25,7 @@
 
 #include "base/clock.h"
 #include "base/fd.h"
+#include "base/transfer.h"
 #include "guest/det/abs_timers.h"
 #include "guest/det/det.h"
 #include "guest/det/file_times.h"
@@ -517,24 +518,54 @@ int command_adopt(uint64_t serial, pid_t pid) {
 
 /* ---- agents ---- */
 
-_Noreturn static void become_agent(int socket) {
+static bool agent_has_users; /* the sandbox has many */
+
+static int find_user(const char *text, struct users_identity *identity) {
+    unsigned part;
+
+    if (!agent_has_users)
+        return -EOPNOTSUPP;
+    int r = users_find(text, identity, &part);
+    return r == -ENOENT ? -TRANSFER_UNKNOWN_USER : r;
+}
+
+/* Only the ids for files change, so no process of that user can kill the agent. */
+static int act_as_user(const char *text) {
+    static struct users_identity identity;
+    int r = find_user(text, &identity);
+
+    return r < 0 ? r : users_act_as(&identity);
+}
+
+static int find_owner(const char *text, uint32_t *ret_uid, uint32_t *ret_gid) {
+    static struct users_identity identity;
+    int r = find_user(text, &identity);
+
+    *ret_uid = identity.uid;
+    *ret_gid = identity.gid;
+    return r;
+}
+
+_Noreturn static void become_agent(int socket, bool has_users) {
+    static const struct files_users users = { act_as_user, find_owner };
     static const char name[] = "rollbox-files";
     int fd = fcntl(socket, F_DUPFD, 3);
 
     if (fd < 0 || dup2(fd, 0) < 0 || sys_close_range(1, ~0u, 0) < 0)
         _exit(1);
     (void)sys_prctl(PR_SET_NAME, (unsigned long)name, 0, 0, 0);
-    files_serve(0);
+    agent_has_users = has_users;
+    files_serve(0, &users);
 }
 
-int command_serve_files(int socket, bool alone) {
+int command_serve_files(const struct box *box, int socket, bool alone) {
     if (state_n_agents == COMMAND_MAX_AGENTS)
         return -EAGAIN;
     /* A fork without handlers: a copy of init that is not dumpable either, with all signals blocked
      * and no descriptor except its socket. */
     pid_t pid = (pid_t)sys_call5(__NR_clone, SIGCHLD, NULL, NULL, NULL, NULL);
     if (pid == 0)
-        become_agent(socket);
+        become_agent(socket, box->plan->flags & PLAN_MANY_USERS);
     if (pid > 0) {
         state_agents[state_n_agents++] = (struct state_agent){ .pid = pid, .alone = alone };
         state_n_alone += alone;

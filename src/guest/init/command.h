@@ -29,7 +29,7 @@ bool command_reap(const struct box *box);
 /* The main process of the command with this serial; 0: it does not run. */
 pid_t command_main(uint64_t serial);
 /* GUEST_FILES: a child of init's that serves the socket. 0 or -errno. */
-int command_serve_files(int socket, bool alone);
+int command_serve_files(const struct box *box, int socket, bool alone);
 
 /* reaper.c: sends a signal to the processes of `scope` (enum guest_scope). Their number, or
  * -errno. */

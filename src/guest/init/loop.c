@@ -147,7 +147,7 @@ static int serve_files(const struct box *box, struct wire_message *message) {
         command_agents_resume();
     }
     if (r == 0)
-        r = command_serve_files(message->fds[0], alone);
+        r = command_serve_files(box, message->fds[0], alone);
     if (r < 0) {
         if (alone && !state_n_alone)
             tree_thaw();
