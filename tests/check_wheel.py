@@ -9,7 +9,7 @@ import zipfile
 from pathlib import Path
 
 FLOOR = (2, 28)
-PROGRAMS = ("data/libexec/rollbox/rollbox-egress", "data/libexec/rollbox/rollbox-egress-tls", "data/libexec/rollbox/rollbox-engine", "data/libexec/rollbox/rollbox-init", "data/libexec/rollbox/rollbox-store", "scripts/rollbox")
+PROGRAMS = ("data/libexec/rollbox/rollbox-build", "data/libexec/rollbox/rollbox-egress", "data/libexec/rollbox/rollbox-egress-tls", "data/libexec/rollbox/rollbox-engine", "data/libexec/rollbox/rollbox-init", "data/libexec/rollbox/rollbox-store", "scripts/rollbox")
 
 
 def needs(path):

@@ -19,6 +19,7 @@ import ctypes
 from typing import Any
 
 from ._batch import code_job, iter_many, run_many
+from ._build import BuiltImage, BuiltStep, build_image, build_image_async
 from ._clone_result import Clone, WorkFailed
 from ._clones import ClonePool
 from ._core import ffi
@@ -92,6 +93,8 @@ __all__ = [
     "AsyncShell",
     "AsyncStream",
     "AsyncWorkSandbox",
+    "BuiltImage",
+    "BuiltStep",
     "Change",
     "Child",
     "Clone",
@@ -127,6 +130,8 @@ __all__ = [
     "VERIFIER_CONTROL_FILES",
     "WorkFailed",
     "WorkSandbox",
+    "build_image",
+    "build_image_async",
     "code_job",
     "default_engine",
     "doctor",

@@ -284,6 +284,11 @@ static const struct command commands[] = {
         COMMAND_IMAGE_EXPORT, 2, 2, cmd_image, 0 },
     { "image ls", "", "list the images and snapshots of the store", NULL, COMMAND_IMAGE_LS, 0, 0,
         cmd_image, 0 },
+    { "image build", "CONTEXT", "build an image from a Dockerfile",
+        "Commands of RUN reach the hosts of --allow alone. A step that was built before is taken "
+        "from the store: the image build/KEY, which sandboxes can have, too.\n"
+        "Example: rollbox image build -t app --allow @debian .\n",
+        COMMAND_IMAGE_BUILD, 1, 1, cmd_image, 0 },
     { "image rm", "NAME",
         "remove an image, or snapshot:NAME; rollbox store gc then frees its layers", NULL,
         COMMAND_IMAGE_RM, 1, 1, cmd_image, 0 },

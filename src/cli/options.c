@@ -16,9 +16,11 @@
 #define POLICY_COMMANDS                                                                            \
     (COMMAND_RUN | COMMAND_SHELL | COMMAND_BATCH | COMMAND_POLICY_PLAN | COMMAND_CREATE |          \
         COMMAND_RECORD | COMMAND_VERIFY | COMMAND_TEMPLATE_CREATE)
+/* Of a policy, what concerns the steps of a build. */
+#define BUILD_AND_POLICY_COMMANDS (POLICY_COMMANDS | COMMAND_IMAGE_BUILD)
 /* A template is live, and those that have a seed or a clock of their own are not captured. */
 #define REPEATING_COMMANDS (POLICY_COMMANDS & ~COMMAND_TEMPLATE_CREATE)
-#define NET_RULE_COMMANDS (POLICY_COMMANDS | COMMAND_NET_SET | COMMAND_NET_TEST)
+#define NET_RULE_COMMANDS (BUILD_AND_POLICY_COMMANDS | COMMAND_NET_SET | COMMAND_NET_TEST)
 #define RECORD_COMMANDS (COMMAND_RECORD | COMMAND_REPLAY | COMMAND_VERIFY)
 #define RULE_COMMANDS (COMMAND_RECORD | COMMAND_VERIFY | COMMAND_BATCH | KEPT_COMMANDS)
 /* The commands that create sessions, which can be recorded. */
@@ -43,6 +45,7 @@
         COMMAND_VOLUME_DF | COMMAND_VOLUME_SNAPSHOT)
 #define UNPACK_COMMANDS (IMPORT_COMMANDS | COMMAND_IMAGE_PULL)
 #define REGISTRY_COMMANDS (COMMAND_IMAGE_PULL | COMMAND_IMAGE_PUSH)
+#define UNPACKING_COMMANDS (UNPACK_COMMANDS | COMMAND_IMAGE_BUILD)
 #define STORE_COMMANDS                                                                             \
     (UNPACK_COMMANDS | COMMAND_IMAGE_PUSH | COMMAND_IMAGE_EXPORT | COMMAND_IMAGE_INSPECT |         \
         COMMAND_IMAGE_LS | COMMAND_IMAGE_RM | COMMAND_IMAGE_SHOW | COMMAND_STORE_PATH |            \
@@ -52,6 +55,20 @@
 
 /* In the order of the help. */
 const struct option option_table[] = {
+    { OPTION_BUILD_TAG, 't', "tag", "NAME", OPTION_TEXT, COMMAND_IMAGE_BUILD, NULL,
+        "the image's name in the store (default: none, only the steps are kept)" },
+    { OPTION_BUILD_FILE, 'f', "file", "FILE", OPTION_FILE, COMMAND_IMAGE_BUILD, NULL,
+        "the Dockerfile; - is standard input (default: Dockerfile of the context)" },
+    { OPTION_BUILD_ARG, 0, "build-arg", "NAME[=VALUE]", OPTION_TEXT, COMMAND_IMAGE_BUILD, NULL,
+        "the value of an ARG; without =VALUE that of the caller's variable" },
+    { OPTION_BUILD_TARGET, 0, "target", "STAGE", OPTION_TEXT, COMMAND_IMAGE_BUILD, NULL,
+        "the stage to build, by name or number (default: the last one)" },
+    { OPTION_NO_CACHE, 0, "no-cache", NULL, OPTION_FLAG, COMMAND_IMAGE_BUILD, NULL,
+        "carry out all steps again" },
+    { OPTION_BUILD_SECRET, 0, "secret", "id=ID,src=FILE", OPTION_TEXT, COMMAND_IMAGE_BUILD, NULL,
+        "a secret for RUN --mount=type=secret: a file, or a variable by env=VARIABLE" },
+    { OPTION_BUILD_PROGRESS, 0, "progress", "auto|plain|tty|json|quiet", OPTION_TEXT,
+        COMMAND_IMAGE_BUILD, NULL, "the form of the progress on standard error (default auto)" },
     { OPTION_OUTPUT, 'o', "output", "FILE", OPTION_FILE, COMMAND_BATCH, NULL,
         "where the result rows go; - is standard output (default); an existing file is resumed" },
     { OPTION_RECORD_OUTPUT, 'o', "output", "FILE", OPTION_FILE, COMMAND_RECORD | COMMAND_REPLAY,
@@ -212,14 +229,14 @@ const struct option option_table[] = {
         "remove images that nobody has used for so long, such as 30d or 12h" },
     { OPTION_ARCHIVE_TAG, 0, "tag-of-archive", "TAG", OPTION_TEXT, COMMAND_IMAGE_IMPORT, NULL,
         "which image, if the archive has several" },
-    { OPTION_MAX_ENTRIES, 0, "max-entries", "N", OPTION_COUNT, UNPACK_COMMANDS, NULL,
+    { OPTION_MAX_ENTRIES, 0, "max-entries", "N", OPTION_COUNT, UNPACKING_COMMANDS, NULL,
         "refuse more files and directories than N (default 2000000)" },
-    { OPTION_MAX_BYTES, 0, "max-bytes", "N", OPTION_COUNT, UNPACK_COMMANDS, NULL,
+    { OPTION_MAX_BYTES, 0, "max-bytes", "N", OPTION_COUNT, UNPACKING_COMMANDS, NULL,
         "refuse an image that unpacks to more bytes (default 64 GiB)" },
     { OPTION_MAX_DEPTH, 0, "max-depth", "N", OPTION_COUNT, UNPACK_COMMANDS, NULL,
         "refuse deeper trees (default 1000)" },
     { OPTION_MAX_RATIO, 0, "max-ratio", "N", OPTION_COUNT,
-        COMMAND_IMAGE_IMPORT | COMMAND_IMAGE_PULL, NULL,
+        COMMAND_IMAGE_IMPORT | COMMAND_IMAGE_PULL | COMMAND_IMAGE_BUILD, NULL,
         "refuse layers that unpack to more than N times their size (default 500)" },
     { OPTION_TEMPLATE, 0, "template", "NAME", OPTION_TEXT, COMMAND_RUN, NULL,
         "run python3 -c CODE, or python3 FILE, in a fork of this template (rollbox template "
@@ -230,7 +247,7 @@ const struct option option_table[] = {
         "print the result as one JSON object" },
     { OPTION_POLICY, 0, "policy", "FILE", OPTION_FILE,
         COMMAND_RUN | COMMAND_SHELL | COMMAND_BATCH | COMMAND_CREATE | COMMAND_TEMPLATE_CREATE |
-            COMMAND_NET_TEST | RECORD_COMMANDS | COMMAND_IMPORT,
+            COMMAND_NET_TEST | RECORD_COMMANDS | COMMAND_IMPORT | COMMAND_IMAGE_BUILD,
         NULL,
         "a policy file (JSON); the options below add to it. A replay uses it instead of the "
         "record's policy" },
@@ -249,22 +266,23 @@ const struct option option_table[] = {
         "an image of the store as root file system (rollbox image ls lists them); "
         "docker://REFERENCE "
         "is pulled if the store does not have it" },
-    { OPTION_MEMORY, 0, "memory", "SIZE", OPTION_SIZE, POLICY_COMMANDS, "max_memory",
+    { OPTION_MEMORY, 0, "memory", "SIZE", OPTION_SIZE, BUILD_AND_POLICY_COMMANDS, "max_memory",
         "memory of the whole sandbox, such as 256M (default 512M)" },
-    { OPTION_PROCESSES, 0, "processes", "N", OPTION_COUNT, POLICY_COMMANDS, "max_processes",
-        "processes and threads at once (default 64, or 4 a CPU if more)" },
-    { OPTION_CPUS, 0, "cpus", "N", OPTION_NUMBER, POLICY_COMMANDS, "max_cpu",
+    { OPTION_PROCESSES, 0, "processes", "N", OPTION_COUNT, BUILD_AND_POLICY_COMMANDS,
+        "max_processes", "processes and threads at once (default 64, or 4 a CPU if more)" },
+    { OPTION_CPUS, 0, "cpus", "N", OPTION_NUMBER, BUILD_AND_POLICY_COMMANDS, "max_cpu",
         "CPUs, fractions allowed (default: no limit)" },
-    { OPTION_DISK, 0, "disk", "SIZE", OPTION_SIZE, POLICY_COMMANDS, "max_disk",
+    { OPTION_DISK, 0, "disk", "SIZE", OPTION_SIZE, BUILD_AND_POLICY_COMMANDS, "max_disk",
         "size of private files (default 1G, at most 3/4 of the memory)" },
-    { OPTION_DISK_AT, 0, "disk-at", "memory|store", OPTION_TEXT, POLICY_COMMANDS, "disk_at",
+    { OPTION_DISK_AT, 0, "disk-at", "memory|store", OPTION_TEXT, BUILD_AND_POLICY_COMMANDS,
+        "disk_at",
         "where written files are kept: in memory, or on the store's disk (default memory)" },
     { OPTION_OPEN_FILES, 0, "open-files", "N", OPTION_COUNT, POLICY_COMMANDS, "max_open_files",
         "open files a process (default 4096)" },
     { OPTION_OUTPUT_LIMIT, 0, "output-limit", "BYTES", OPTION_SIZE, POLICY_COMMANDS | COMMAND_EXEC,
         "max_output", "bytes of each output stream; more ends the run (default 10M)" },
-    { OPTION_TIMEOUT, 0, "timeout", "SECONDS", OPTION_SECONDS, POLICY_COMMANDS | COMMAND_EXEC,
-        "timeout",
+    { OPTION_TIMEOUT, 0, "timeout", "SECONDS", OPTION_SECONDS,
+        BUILD_AND_POLICY_COMMANDS | COMMAND_EXEC, "timeout",
         "wall-clock limit, fractions allowed; none: no limit (default: 300 for a run, none in a "
         "session)" },
     { OPTION_ENV, 0, "env", "K=V", OPTION_TEXT, POLICY_COMMANDS | COMMAND_EXEC | COMMAND_REPLAY,
@@ -284,8 +302,8 @@ const struct option option_table[] = {
         "private" },
     { OPTION_SIZE_LIMIT, 0, "size", "SIZE", OPTION_SIZE, COMMAND_VOLUME_CREATE, NULL,
         "how much the volume may hold, such as 10G (default: no limit)" },
-    { OPTION_NET, 0, "net", "none|loopback|allow|host", OPTION_TEXT, POLICY_COMMANDS, "net",
-        "network (default none; with --allow: allow)" },
+    { OPTION_NET, 0, "net", "none|loopback|allow|host", OPTION_TEXT, BUILD_AND_POLICY_COMMANDS,
+        "net", "network (default none; with --allow: allow)" },
     { OPTION_PUBLISH, 0, "publish", "[ADDRESS:]PORT", OPTION_TEXT,
         COMMAND_CREATE | COMMAND_POLICY_PLAN, "publish",
         "lead an address of the host to PORT of the sandbox: HOST:PORT, a port of 127.0.0.1, or "
@@ -307,12 +325,12 @@ const struct option option_table[] = {
         "has it, with a placeholder" },
     { OPTION_INJECT, 0, "inject", "HOST:HEADER=TEXT", OPTION_TEXT, POLICY_COMMANDS, "net_allow",
         "allow HOST, and set HEADER of its requests; {NAME} in TEXT is a secret" },
-    { OPTION_NET_LOG, 0, "net-log", "FILE", OPTION_PATH, POLICY_COMMANDS, "net_log_file",
+    { OPTION_NET_LOG, 0, "net-log", "FILE", OPTION_PATH, BUILD_AND_POLICY_COMMANDS, "net_log_file",
         "append what the sandbox does in its network to FILE, one JSON object a line" },
-    { OPTION_NET_RECORD, 0, "net-record", "FILE", OPTION_PATH, POLICY_COMMANDS, "net_record",
-        "record what the sandbox exchanges with its network" },
-    { OPTION_NET_REPLAY, 0, "net-replay", "FILE", OPTION_PATH, POLICY_COMMANDS, "net_replay",
-        "answer from a recording, without any network" },
+    { OPTION_NET_RECORD, 0, "net-record", "FILE", OPTION_PATH, BUILD_AND_POLICY_COMMANDS,
+        "net_record", "record what the sandbox exchanges with its network" },
+    { OPTION_NET_REPLAY, 0, "net-replay", "FILE", OPTION_PATH, BUILD_AND_POLICY_COMMANDS,
+        "net_replay", "answer from a recording, without any network" },
     { OPTION_METHOD, 0, "method", "METHOD", OPTION_TEXT, COMMAND_NET_TEST, NULL,
         "of the request (default GET)" },
     { OPTION_MAX_UPLOAD, 0, "max-upload", "SIZE", OPTION_SIZE, POLICY_COMMANDS, "net_max_upload",
@@ -369,8 +387,9 @@ const struct option option_table[] = {
     { OPTION_MAX_RUNNING, 0, "max-running", "N", OPTION_COUNT, COMMAND_TOKEN_CREATE, NULL,
         "how many commands the tenant may run at once (default 1000)" },
     { OPTION_ENGINE, 0, "engine", "SOCKET", OPTION_FILE,
-        (REPEATING_COMMANDS & ~COMMAND_CREATE) | COMMAND_REPLAY | COMMAND_SERVE, NULL,
-        "use the shared engine on this socket instead of a private one" },
+        (REPEATING_COMMANDS & ~COMMAND_CREATE) | COMMAND_REPLAY | COMMAND_SERVE |
+            COMMAND_IMAGE_BUILD,
+        NULL, "use the shared engine on this socket instead of a private one" },
     { OPTION_SOCKET, 0, "socket", "PATH", OPTION_FILE, SOCKET_COMMANDS | COMMAND_IMPORT, NULL,
         "the shared engine's socket (default: see rollbox engine start --help)" },
     { OPTION_HELP, 'h', "help", NULL, OPTION_FLAG, EVERY_COMMAND, NULL, "print this help" },

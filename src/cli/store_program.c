@@ -18,8 +18,8 @@
 
 #define DOCKER "docker://"
 
-void store_program_execute(char *const *argv) {
-    static const char *const below[] = { STORE_PROGRAM, "../libexec/rollbox/" STORE_PROGRAM };
+void store_program_execute_as(const char *program, char *const *argv) {
+    static const char *const below[] = { "", "../libexec/rollbox/" };
     auto_buf struct buf candidate = BUF_INIT;
     auto_free char *self = realpath("/proc/self/exe", NULL);
     char *slash = self ? strrchr(self, '/') : NULL;
@@ -27,13 +27,20 @@ void store_program_execute(char *const *argv) {
     for (size_t i = 0; slash && i < ARRAY_SIZE(below); i++) {
         candidate.length = 0;
         buf_add(&candidate, self, (size_t)(slash + 1 - self));
-        buf_add_text(&candidate, below[i]);
+        buf_printf(&candidate, "%s%s", below[i], program);
         if (!buf_failed(&candidate))
             execv(candidate.data, argv);
     }
 #ifdef ROLLBOX_LIBEXECDIR
-    execv(ROLLBOX_LIBEXECDIR "/" STORE_PROGRAM, argv);
+    candidate.length = 0;
+    buf_printf(&candidate, "%s/%s", ROLLBOX_LIBEXECDIR, program);
+    if (!buf_failed(&candidate))
+        execv(candidate.data, argv);
 #endif
+}
+
+void store_program_execute(char *const *argv) {
+    store_program_execute_as(STORE_PROGRAM, argv);
 }
 
 int store_program_pull(

@@ -12,6 +12,8 @@
 /* Executes it: beside this program (a build tree, the Python package), or where an installation
  * puts it. Returns only if it is in neither, with errno. */
 void store_program_execute(char *const *argv);
+/* The same for another program of its directory. */
+void store_program_execute_as(const char *program, char *const *argv);
 
 /* Whether an image is named by where it is: docker://REFERENCE. */
 bool store_program_is_reference(const char *image);

@@ -370,7 +370,7 @@ struct box *box_free(struct box *box) {
     tally_done(&box->totals);
     recorder_done(&box->tape.recorder);
     recording_free(box->tape.recording);
-    names_done(&box->names);
+    names_release(&box->names);
     json_decref(box->peers);
     rules_release(box->rules);
     free(box->listeners);

@@ -53,7 +53,9 @@
  *                                             restored command beside stdout and stderr
  *   DIFF       SNAPSHOT? TO? TEXTUAL? DIGESTS?
  *   COMMIT     PATH? FORCE?
- *   EXPORT     SNAPSHOT? LIVE?                one descriptor: the file to write
+ *   EXPORT     SNAPSHOT? LIVE?                one descriptor: the file to write; a pipe gets the
+ *                                             tar uncompressed, and of a sandbox with an image
+ *                                             what has changed in that
  *   SHOW       SNAPSHOT?                      the content of a snapshot (without: the latest); does
  *                                             not wake the session
  *   VERIFY     SNAPSHOT?                      the same with "checks": what would refuse it

@@ -22,7 +22,7 @@ static void table_done(struct names_table *table) {
     *table = (struct names_table){ 0 };
 }
 
-void names_done(struct names *names) {
+void names_release(struct names *names) {
     table_done(&names->exact);
     table_done(&names->wild);
 }

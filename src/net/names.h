@@ -37,7 +37,7 @@ struct names {
     } exact, wild;
 };
 
-void names_done(struct names *names);
+void names_release(struct names *names);
 
 /* Is the text a host's name: labels of letters, digits, '-' and '_' with dots between, in lower
  * case? */

@@ -53,7 +53,9 @@
     X(wake_checked, "wake", false)              /* digests are right */ \
     X(wake_half, "wake", false)                 /* a file made again */ \
     X(wake_made, "wake", false) \
-    X(wake_joined, "wake-again", false)         /* an image made of a difference and its base */
+    X(wake_joined, "wake-again", false)         /* an image made of a difference and its base */ \
+    X(step_written, "build", false)             /* files of COPY are in tmp/ */ \
+    X(step_exported, "build", false)            /* files of RUN are in tmp/ */
 /* clang-format on */
 
 enum fault {

@@ -16,6 +16,7 @@
 #include "base/error.h"
 #include "base/remove_tree.h"
 #include "base/utf8.h"
+#include "guest/guest.h"
 #include "store/digest.h"
 #include "sys/syscalls.h"
 
@@ -367,6 +368,17 @@ void files_image_owner(int fd, const struct stat *st, struct owner *ret_owner) {
         ret_owner->uid = ret_owner->gid = 0;
     ret_owner->uid = MIN(ret_owner->uid, 65534u);
     ret_owner->gid = MIN(ret_owner->gid, 65534u);
+}
+
+int files_many_ids(int layer, uint32_t *ret_base) {
+    struct stat st;
+
+    if (fstat(layer, &st) < 0)
+        return -errno;
+    *ret_base = geteuid() == 0 && st.st_uid >= GUEST_FIRST_MANY_BASE
+                    ? st.st_uid / GUEST_ID_RANGE * GUEST_ID_RANGE + PLAN_MANY_FIRST
+                    : 0;
+    return 0;
 }
 
 int files_copy_data(int from, int to, uint64_t size) {

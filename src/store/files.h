@@ -97,6 +97,15 @@ void files_owner(int fd, const struct stat *st, struct owner *ret_owner);
  * to root. `fd` -EBADF: a link or a FIFO. */
 void files_image_owner(int fd, const struct stat *st, struct owner *ret_owner);
 
+/* The host's id of root of the sandbox of many users that has written a layer; those of its other
+ * users follow. *ret_base 0: it was another kind of sandbox. 0 or -errno. */
+int files_many_ids(int layer, uint32_t *ret_base);
+
+/* The attribute of a program's capabilities: of the host's root (revision 2), or of the root of a
+ * user namespace, whose id it has (revision 3). */
+#define CAPABILITY_OF_HOST_BYTES 20
+#define CAPABILITY_IN_NAMESPACE_BYTES 24
+
 /* Copies all data of a file, without holes. Without O_APPEND. */
 int files_copy_data(int from, int to, uint64_t size);
 

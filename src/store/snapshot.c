@@ -48,6 +48,7 @@ struct export {
     struct archive *archive;
     struct rollbox_error *error;
     size_t layer;
+    uint32_t id_base; /* of the layer; 0: owners are as they are */
     struct digest digest;
     struct inodes inodes;
     uint64_t files;
@@ -66,6 +67,28 @@ static int bad_write(struct export *export, const char *path) {
 static int bad_read(struct export *export, int r, const char *path) {
     return error_set(export->error, error_code_of(-r, ROLLBOX_ERR_IO), -r, "export",
         "cannot read %s of the snapshot: %s", files_printable(path), strerror(-r));
+}
+
+/* The sandbox's id of an owner; 65534 for an id that is none of its own. */
+static uint32_t inner_id(const struct export *export, uint32_t id) {
+    if (export->id_base)
+        id -= export->id_base;
+    return MIN(id, 65534u);
+}
+
+/* Capabilities that the sandbox's root has given to a program become those of any root. */
+static void add_capability(const struct export *export, int fd, struct archive_entry *to) {
+    char value[CAPABILITY_IN_NAMESPACE_BYTES];
+    uint32_t root;
+
+    if (!export->id_base ||
+        fgetxattr(fd, XATTR_CAPABILITY, value, sizeof value) != CAPABILITY_IN_NAMESPACE_BYTES)
+        return;
+    memcpy(&root, value + CAPABILITY_OF_HOST_BYTES, sizeof root);
+    if (value[3] != 3 || root != export->id_base)
+        return;
+    value[3] = 2;
+    archive_entry_xattr_add_entry(to, XATTR_CAPABILITY, value, CAPABILITY_OF_HOST_BYTES);
 }
 
 static int add_attribute(void *context, const char *name, const void *value, size_t length) {
@@ -182,14 +205,19 @@ static int export_visit(
     archive_entry_copy_pathname(to, name.data);
     archive_entry_set_size(to, 0);
     archive_entry_set_uname(to, NULL);
-    files_image_owner(attributes, &entry->st, &owner);
-    archive_entry_set_uid(to, owner.uid);
-    archive_entry_set_gid(to, owner.gid);
+    if (export->id_base)
+        files_owner(attributes, &entry->st, &owner);
+    else
+        files_image_owner(attributes, &entry->st, &owner);
+    archive_entry_set_uid(to, inner_id(export, owner.uid));
+    archive_entry_set_gid(to, inner_id(export, owner.gid));
     archive_entry_set_perm(to, (__LA_MODE_T)owner.mode);
     if (target)
         archive_entry_copy_symlink(to, target);
     if (r == 0 && attributes >= 0 && !found)
         r = files_xattrs(attributes, add_attribute, to);
+    if (r == 0 && regular && !found)
+        add_capability(export, fd, to);
     if (r < 0) {
         r = bad_read(export, r, entry->path);
     } else if (found) {
@@ -263,6 +291,9 @@ static int write_layers(
 
         export->layer = i;
         tree_digest_begin(&export->digest);
+        r = files_many_ids(layer_at(job, i), &export->id_base);
+        if (r < 0)
+            return bad_read(export, r, "the layer");
         r = files_walk(layer_at(job, i), export_visit, export, export->error);
         inodes_done(&export->inodes);
         digest_end_hex(&export->digest, hex);
@@ -271,6 +302,13 @@ static int write_layers(
                 "layer %zu was changed while it was being exported; try again", i);
     }
     return r;
+}
+
+/* A pipe's reader unpacks at once, or compresses as it likes. */
+static bool is_pipe(int fd) {
+    struct stat st;
+
+    return fstat(fd, &st) == 0 && S_ISFIFO(st.st_mode);
 }
 
 static int write_archive(
@@ -293,7 +331,9 @@ static int write_archive(
     if (r == 0) {
         archive_write_set_format_pax(export.archive);
         archive_write_set_options(export.archive, "hdrcharset=BINARY");
-        if (archive_write_add_filter_zstd(export.archive) != ARCHIVE_OK)
+        /* Without zeros after the compressed data, which a pipe's reader would stumble over. */
+        archive_write_set_bytes_in_last_block(export.archive, 1);
+        if (!is_pipe(fd) && archive_write_add_filter_zstd(export.archive) != ARCHIVE_OK)
             archive_write_add_filter_gzip(export.archive);
         r = archive_write_open_fd(export.archive, fd) == ARCHIVE_OK
                 ? 0
@@ -408,8 +448,8 @@ static int read_in_child(void *context, json_t **ret_report, struct rollbox_erro
     int r = confine_enter(&confine, &landlock, error);
 
     if (r == 0)
-        r = unpack_snapshot(
-            importing->archive, importing->work, importing->limits, &totals, &manifest, error);
+        r = unpack_snapshot(importing->archive, importing->work, importing->limits, &totals, false,
+            &manifest, error);
     if (r < 0)
         return r;
     *ret_report = json_pack("{s:o, s:b}", "manifest", manifest, "landlock", landlock);
@@ -451,6 +491,26 @@ static int take_layer(const struct work *work, size_t i, const json_t *row, char
     return layer_publish(work, directory, &meta, ret_lock, error);
 }
 
+/* Of a sandbox with an image: the layers are changes of that image alone. */
+static bool has_root(const json_t *places) {
+    const json_t *place;
+    size_t i;
+
+    json_array_foreach(places, i, place) {
+        const char *path = json_string_value(json_object_get(place, "path"));
+
+        if (path && strcmp(path, "/") == 0)
+            return true;
+    }
+    return false;
+}
+
+static int refuse_root(struct rollbox_error *error) {
+    return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "import",
+        "the snapshot has the changes of a sandbox with an image, without that image: rollbox "
+        "export --live writes both");
+}
+
 static int publish_snapshot(const struct work *work, const char *name, const json_t *report,
     json_t **ret_json, struct rollbox_error *error) {
     const json_t *from = json_object_get(report, "manifest"),
@@ -462,10 +522,10 @@ static int publish_snapshot(const struct work *work, const char *name, const jso
         .places = json_incref(json_object_get(from, "places")) };
     auto_free int *locks = calloc(n + 1, sizeof *locks);
     uint64_t bytes = 0, files = 0;
-    int r = 0;
+    int r = has_root(manifest.places) ? refuse_root(error) : 0;
 
     manifest.layers = calloc(n + 1, sizeof *manifest.layers);
-    if (!manifest.name || !manifest.layers || !locks)
+    if (r == 0 && (!manifest.name || !manifest.layers || !locks))
         r = error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "import", "out of memory");
     for (size_t i = 0; r == 0 && i < n; i++) {
         struct layer_meta meta = { 0 };

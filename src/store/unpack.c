@@ -19,7 +19,6 @@
 #include "store/files.h"
 #include "store/manifest.h"
 
-#define CAPABILITY_BYTES 20 /* of struct vfs_cap_data: revision 2 */
 #define WHITEOUT ".wh."
 #define OPAQUE ".wh..wh..opq"
 #define RATIO_FROM (256ull << 20)
@@ -55,6 +54,7 @@ struct unpack {
     bool too_much, ended;
     size_t layer; /* of a snapshot file */
     bool exact;   /* a snapshot file: whiteouts, opaque directories and holes as in the layer */
+    bool keeps_rights; /* set-id bits and capabilities of programs: of images */
     /* Writing. */
     char *parent_path; /* of parent_fd; NULL: not open */
     int parent_fd;
@@ -351,7 +351,7 @@ static int set_capability(struct unpack *unpack, struct archive_entry *entry, in
         if (strcmp(name, XATTR_CAPABILITY) != 0)
             continue;
         /* Revision 2, without the id of a namespace's root; another is not of this host. */
-        if (geteuid() == 0 && !unpack->exact && length == CAPABILITY_BYTES &&
+        if (geteuid() == 0 && unpack->keeps_rights && length == CAPABILITY_OF_HOST_BYTES &&
             ((const uint8_t *)value)[3] == 2 && fsetxattr(fd, name, value, length, 0) == 0)
             continue;
         unpack->totals->attributes++;
@@ -508,7 +508,7 @@ static int unpack_file(struct unpack *unpack, struct archive_entry *entry, const
         return r;
     r = set_attributes(unpack, entry, fd);
     if (r == 0)
-        r = files_set_owner(fd, &owner, false, !unpack->exact);
+        r = files_set_owner(fd, &owner, false, unpack->keeps_rights);
     if (r > 0) {
         unpack->totals->setid++;
         r = 0;
@@ -864,7 +864,7 @@ static int set_directory(struct unpack *unpack, struct pending *pending) {
         found_done(&found);
     }
     struct timespec times[2] = { pending->mtime, pending->mtime };
-    int r = files_set_owner(fd, &pending->owner, true, !unpack->exact);
+    int r = files_set_owner(fd, &pending->owner, true, unpack->keeps_rights);
     if (r == 0 && futimens(fd, times) < 0 && errno != EINVAL)
         r = -errno;
     return r < 0 ? fail_unpack(unpack, r, pending->path) : 0;
@@ -917,7 +917,8 @@ int unpack_layer(struct image_source *source, const char *name, int root, const 
         .totals = totals,
         .error = error,
         .stream.fd = -EBADF,
-        .parent_fd = -EBADF };
+        .parent_fd = -EBADF,
+        .keeps_rights = true };
     int r;
 
     digest_init(&unpack.digest);
@@ -1067,7 +1068,8 @@ static int unpack_layers(struct unpack *unpack, int work, size_t n) {
 }
 
 int unpack_snapshot(int archive, int work, const struct unpack_limits *limits,
-    struct unpack_totals *totals, json_t **ret_manifest, struct rollbox_error *error) {
+    struct unpack_totals *totals, bool is_image, json_t **ret_manifest,
+    struct rollbox_error *error) {
     static const struct stack nothing = { 0 };
     struct unpack unpack = { .member = "the snapshot",
         .root = -EBADF,
@@ -1077,7 +1079,8 @@ int unpack_snapshot(int archive, int work, const struct unpack_limits *limits,
         .error = error,
         .stream.fd = -EBADF,
         .parent_fd = -EBADF,
-        .exact = true };
+        .exact = true,
+        .keeps_rights = is_image };
     json_t *manifest = NULL;
     int r = 0;
 

@@ -58,9 +58,11 @@ int unpack_layer(struct image_source *source, const char *name, int root, const 
     struct rollbox_error *error);
 
 /* Unpacks a snapshot file (snapshot.c) into WORK/L0/fs, WORK/L1/fs, ..., exactly as it is.
- * *ret_manifest is its manifest.json, with its format checked; the caller checks the digests. */
+ * *ret_manifest is its manifest.json, with its format checked; the caller checks the digests.
+ * `is_image`: programs keep their set-id bits and capabilities, as in an image's layer. */
 int unpack_snapshot(int archive, int work, const struct unpack_limits *limits,
-    struct unpack_totals *totals, json_t **ret_manifest, struct rollbox_error *error);
+    struct unpack_totals *totals, bool is_image, json_t **ret_manifest,
+    struct rollbox_error *error);
 
 /* The parts of a tar entry's name without "." and empty ones, for free(); NULL with EINVAL for one
  * that has "..", ENOMEM. "" is the root. */

@@ -92,7 +92,7 @@ def place():
 def binaries():
     target = place() / "bin"
     target.mkdir()
-    for name in ("rollbox", "rollbox-egress", "rollbox-egress-tls", "rollbox-engine", "rollbox-init", "rollbox-store"):
+    for name in ("rollbox", "rollbox-egress", "rollbox-egress-tls", "rollbox-engine", "rollbox-init", "rollbox-store", "rollbox-build"):
         if not (BUILD / name).exists():
             pytest.fail(f"{BUILD / name} is not built")
         shutil.copy(BUILD / name, target / name)

@@ -22,7 +22,7 @@ TEST(exact_names_are_numbered_in_order) {
     ASSERT_NULL(names_name(&names, NAMES_FIRST_EXACT + 2));
     ASSERT_NULL(names_name(&names, NAMES_FIRST_EXACT - 1));
     ASSERT_NULL(names_name(&names, 0));
-    names_done(&names);
+    names_release(&names);
 }
 
 TEST(wildcard_names_are_numbered_as_asked_for) {
@@ -39,7 +39,7 @@ TEST(wildcard_names_are_numbered_as_asked_for) {
     ASSERT_FALSE(is_new);
     ASSERT_EQ(address, NAMES_FIRST_WILD);
     ASSERT_STR_EQ(names_name(&names, address), "x.b.org");
-    names_done(&names);
+    names_release(&names);
 }
 
 TEST(wildcard_names_are_bounded) {
@@ -54,7 +54,7 @@ TEST(wildcard_names_are_bounded) {
     }
     ASSERT_ERR(names_address(&names, "more.b.org", true, &address, &is_new), -ENOSPC);
     ASSERT_OK(names_address(&names, name, true, &address, &is_new));
-    names_done(&names);
+    names_release(&names);
 }
 
 TEST(saved_names_keep_their_addresses) {
@@ -74,7 +74,7 @@ TEST(saved_names_keep_their_addresses) {
     ASSERT_EQ(address, NAMES_FIRST_EXACT + 1);
     ASSERT_OK(names_address(&names, "new.b.org", true, &address, &is_new));
     ASSERT_EQ(address, NAMES_FIRST_WILD + 3);
-    names_done(&names);
+    names_release(&names);
 }
 
 TEST(saved_names_outside_of_the_range_are_refused) {

@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -276,6 +277,12 @@ static json_t *describe_parts(const struct op *op, const struct parts *parts, js
     return job;
 }
 
+static bool is_pipe(int fd) {
+    struct stat st;
+
+    return fd >= 0 && fstat(fd, &st) == 0 && S_ISFIFO(st.st_mode);
+}
+
 /* An export or a commit is of all that lies in the sandbox's places but the host's own: what came
  * from a stored snapshot, too. Puts that before the other layers; how many, or -errno. */
 static int add_stored(const struct op *op, int *fds, size_t most, struct rollbox_error *error) {
@@ -283,6 +290,10 @@ static int add_stored(const struct op *op, int *fds, size_t most, struct rollbox
     const struct plan_op *ops = plan_items(profile->plan, box_ops, struct plan_op);
     const struct image *image = profile->image;
 
+    /* What a sandbox has changed in its image is a layer for that image: a build reads it from a
+     * pipe. As a file it would be a snapshot that nothing can use. */
+    if (op->verb == VERB_EXPORT && image && !image->plan.places && is_pipe(op->request.fd))
+        return 0;
     if (op->verb == VERB_EXPORT && profile->plan->flags & PLAN_MANY_USERS)
         return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "arguments",
             "users many: an export of files keeps no owners yet: rollbox export --live does, and "

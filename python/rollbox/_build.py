@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Images from Dockerfiles: the program `rollbox image build`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+from dataclasses import dataclass
+from typing import Any, Mapping, Optional, Sequence, Union
+
+from ._core import errors, ffi
+from ._core.policy import Policy
+
+PathLike = Union[str, "os.PathLike[str]"]
+
+
+@dataclass(frozen=True)
+class BuiltStep:
+    """A step of a build.
+
+    Attributes:
+        stage: The number of its stage, from 0.
+        instruction: "RUN", "COPY" and so on.
+        line: Its line in the Dockerfile.
+        image: The image of the store with the files after it; None: there are none yet.
+        cached: It was taken from the store.
+    """
+
+    stage: int
+    instruction: str
+    line: int
+    image: Optional[str]
+    cached: bool
+
+
+@dataclass(frozen=True)
+class BuiltImage:
+    """An image that was built.
+
+    Attributes:
+        name: Its name: the tag, or that of its last step.
+        layers: The number of its layers.
+        steps: What was carried out, in order.
+    """
+
+    name: str
+    layers: int
+    steps: tuple[BuiltStep, ...]
+
+
+def _program() -> str:
+    for place in ffi.find_binary("rollbox"):
+        if place.is_file():
+            return str(place)
+    raise errors.FeatureMissing("the program rollbox is not there; install the whole package")
+
+
+def _command(
+    context: PathLike,
+    tag: Optional[str],
+    file: Optional[PathLike],
+    build_args: Optional[Mapping[str, str]],
+    target: Optional[str],
+    no_cache: bool,
+    secrets: Optional[Mapping[str, PathLike]],
+    allow: Sequence[str],
+    policy: Optional[Policy],
+    progress: bool,
+) -> tuple[list[str], Optional[bytes]]:
+    words = [_program(), "image", "build", "--json"]
+    words.append("--progress=plain" if progress else "--progress=quiet")
+    if tag is not None:
+        words.append(f"--tag={tag}")
+    if file is not None:
+        words.append(f"--file={os.fspath(file)}")
+    if target is not None:
+        words.append(f"--target={target}")
+    if no_cache:
+        words.append("--no-cache")
+    words += [f"--build-arg={name}={value}" for name, value in (build_args or {}).items()]
+    words += [f"--secret=id={name},src={os.fspath(path)}" for name, path in (secrets or {}).items()]
+    words += [f"--allow={host}" for host in allow]
+    text = None if policy is None else policy.to_json().encode()
+    if text is not None:
+        words.append("--policy=-")
+    return [*words, "--", os.fspath(context)], text
+
+
+def _failure(text: bytes) -> errors.RollboxError:
+    """The last line of standard error is the error, as JSON."""
+    try:
+        found = json.loads(text.splitlines()[-1])["error"]
+    except (IndexError, ValueError, KeyError, TypeError):
+        return errors.InternalError(text.decode(errors="replace") or "the build was killed")
+    for name in errors.__all__:
+        kind = getattr(errors, name)
+        if kind.code == found["code"]:
+            failure: errors.RollboxError = kind(found["message"], stage=found.get("stage", ""))
+            return failure
+    return errors.RollboxError(found["message"])
+
+
+def _answer(text: bytes) -> BuiltImage:
+    found: dict[str, Any] = json.loads(text)
+    steps = tuple(BuiltStep(**step) for step in found["steps"])
+    return BuiltImage(found["name"] or found["image"], found["layers"], steps)
+
+
+def build_image(
+    context: PathLike,
+    *,
+    tag: Optional[str] = None,
+    file: Optional[PathLike] = None,
+    build_args: Optional[Mapping[str, str]] = None,
+    target: Optional[str] = None,
+    no_cache: bool = False,
+    secrets: Optional[Mapping[str, PathLike]] = None,
+    allow: Sequence[str] = (),
+    policy: Optional[Policy] = None,
+    progress: bool = False,
+) -> BuiltImage:
+    """Builds an image from a Dockerfile, into the store.
+
+    Args:
+        context: The directory whose files COPY takes.
+        tag: The image's name in the store; without it only the steps are kept.
+        file: The Dockerfile. Default: `Dockerfile` of the context.
+        build_args: Values of ARG.
+        target: The stage to build. Default: the last one.
+        no_cache: Carry out all steps again.
+        secrets: Files for `RUN --mount=type=secret,id=NAME`.
+        allow: Hosts that steps may reach. Default: none.
+        policy: Limits and network of the steps.
+        progress: Show the progress on standard error.
+
+    Raises:
+        RollboxError: The build has failed; the message has the file and line.
+
+    Example:
+        image = rollbox.build_image(".", tag="app", allow=["@pypi"])
+    """
+    words, text = _command(
+        context, tag, file, build_args, target, no_cache, secrets, allow, policy, progress
+    )
+    with subprocess.Popen(
+        words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        try:
+            out, err = process.communicate(text)
+        except BaseException:
+            process.kill()
+            raise
+    return _finish(process.returncode, out, err, progress)
+
+
+def _finish(status: int, out: bytes, err: bytes, progress: bool) -> BuiltImage:
+    if progress:
+        os.write(2, err)
+    if status:
+        raise _failure(err)
+    return _answer(out)
+
+
+async def build_image_async(
+    context: PathLike,
+    *,
+    tag: Optional[str] = None,
+    file: Optional[PathLike] = None,
+    build_args: Optional[Mapping[str, str]] = None,
+    target: Optional[str] = None,
+    no_cache: bool = False,
+    secrets: Optional[Mapping[str, PathLike]] = None,
+    allow: Sequence[str] = (),
+    policy: Optional[Policy] = None,
+    progress: bool = False,
+) -> BuiltImage:
+    """The same as `build_image` for asyncio. A cancelled call kills the build."""
+    words, text = _command(
+        context, tag, file, build_args, target, no_cache, secrets, allow, policy, progress
+    )
+    process = await asyncio.create_subprocess_exec(
+        *words,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        out, err = await process.communicate(text)
+    except BaseException:
+        process.kill()
+        await process.wait()
+        raise
+    return _finish(process.returncode or 0, out, err, progress)

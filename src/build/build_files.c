@@ -1,0 +1,805 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Instructions that change files: their keys, and what they do if their key is not in the store. */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+#include "base/array.h"
+#include "base/cleanup.h"
+#include "base/error.h"
+#include "base/fd.h"
+#include "base/passwd.h"
+#include "base/text.h"
+#include "build/build.h"
+#include "store/fault.h"
+
+#define MAX_PASSWD (1u << 20)
+#define MAX_SECRET (1u << 20)
+#define MAX_DOWNLOAD (4ull << 30)
+
+static void key_begin(struct digest *key, const struct stage *stage, const char *what) {
+    digest_init(key);
+    digest_add_sized(key, "rollbox build 1", 15);
+    digest_add_sized(key, stage->state.key, strlen(stage->state.key));
+    digest_add_sized(key, what, strlen(what));
+}
+
+static void key_text(struct digest *key, const char *text) {
+    digest_add_sized(key, text, strlen(text));
+}
+
+/* ---- FROM ---- */
+
+static int from_stage(struct build *build, struct stage *stage) {
+    const struct stage *base = stage->base;
+
+    stage->state.image = base->state.image ? strdup(base->state.image) : NULL;
+    memcpy(stage->state.key, base->state.key, sizeof stage->state.key);
+    if ((base->state.image && !stage->state.image) ||
+        layer_list_copy(&base->state.layers, &stage->state.layers) < 0 ||
+        config_copy(&base->config, &stage->config) < 0)
+        return build_out_of_memory(build);
+    return 0;
+}
+
+int files_from(struct build *build, struct stage *stage, const struct instruction *at) {
+    const char *name = stage->base_name;
+    struct manifest manifest;
+    int r;
+
+    step_begin(build, stage, at);
+    if (stage->base) {
+        r = from_stage(build, stage);
+    } else if (strcasecmp(name, "scratch") == 0) {
+        snprintf(stage->state.key, sizeof stage->state.key, "scratch");
+        r = config_new(NULL, &stage->config) < 0 ? build_out_of_memory(build) : 0;
+    } else {
+        r = cache_open(build, strncmp(name, "docker://", 9) ? name : name + 9, at->line,
+            &stage->state, &manifest);
+        if (r < 0)
+            return r;
+        r = config_new(&manifest, &stage->config) < 0 ? build_out_of_memory(build) : 0;
+        if (r == 0 && json_array_size(json_object_get(stage->config.oci, "OnBuild")))
+            progress_note(&build->progress,
+                "%s:%u: the image's ONBUILD instructions are not carried out", build->file.name,
+                at->line);
+        manifest_done(&manifest);
+    }
+    if (r == 0)
+        json_object_del(stage->config.oci, "OnBuild");
+    if (r == 0)
+        step_end(build, stage, at, false);
+    return r;
+}
+
+/* ---- COPY, ADD, WORKDIR ---- */
+
+/* The merged files of the stage. */
+static int open_base(struct build *build, const struct stage *stage, struct source *ret_source) {
+    struct source source = { 0 };
+    int r = layer_list_stack(&stage->state.layers, &source.top);
+
+    if (r < 0)
+        return error_set(build->error, error_code_of(-r, ROLLBOX_ERR_IO), -r, "build",
+            "cannot open the image's layers: %s", strerror(-r));
+    *ret_source = source;
+    return 0;
+}
+
+static int write_step(
+    void *context, struct archive *tar, json_t **ret_report, struct rollbox_error *error) {
+    return copy_write(context, tar, ret_report, error);
+}
+
+/* Finds the step's result by its key, or writes the layer. Takes nothing of `step`. */
+static int run_copy(struct build *build, struct stage *stage, const struct instruction *at,
+    const struct copy_step *step, const int *readable, size_t n_readable) {
+    char hex[DIGEST_HEX + 1], key_hex[DIGEST_HEX + 1];
+    struct layer_list layers;
+    struct digest digest, key;
+    json_t *report = NULL;
+
+    digest_init(&digest);
+    int r = copy_digest(step, &digest, build->error);
+    digest_end_hex(&digest, hex);
+    if (r < 0)
+        return step_failed(build, at, r);
+    key_begin(&key, stage, "copy");
+    key_text(&key, hex);
+    digest_end_hex(&key, key_hex);
+    if (cache_find(build, stage, key_hex)) {
+        step_end(build, stage, at, true);
+        return 0;
+    }
+    if (layer_list_copy(&stage->state.layers, &layers) < 0)
+        return build_out_of_memory(build);
+    const struct layer_writer writer = { .write = write_step,
+        .context = (void *)(uintptr_t)step,
+        .readable = readable,
+        .n_readable = n_readable,
+        .limits = build->options->limits };
+    r = add_written_layer(build->store, &layers, &writer, &report, build->error);
+    const char *read = json_string_value(json_object_get(report, "digest"));
+    if (r == 0 && (!read || strcmp(read, hex) != 0))
+        r = error_set(build->error, ROLLBOX_ERR_CONFLICT, EAGAIN, "build",
+            "the files were changed while they were read; try again");
+    json_decref(report);
+    if (r == 0)
+        r = cache_store(build, stage, key_hex, &layers);
+    layer_list_done(&layers);
+    if (r < 0)
+        return step_failed(build, at, r);
+    step_end(build, stage, at, false);
+    return 0;
+}
+
+int files_workdir(struct build *build, struct stage *stage, const struct instruction *at) {
+    auto_free char *path = NULL;
+    struct source base = { 0 };
+    struct found found;
+
+    int r = step_expand(build, stage, at, at->arguments, &path);
+    if (r == 0 && !path[0])
+        r = step_refuse(build, at, "WORKDIR needs a path");
+    if (r < 0)
+        return r;
+    char *joined = config_join(&stage->config, path);
+    if (!joined)
+        return build_out_of_memory(build);
+    free(stage->config.cwd);
+    stage->config.cwd = joined;
+    step_begin(build, stage, at);
+    r = open_base(build, stage, &base);
+    if (r < 0)
+        return r;
+    auto_free char *plain = NULL;
+    if (source_resolve(&base, joined, SOURCE_TAIL_FOLLOWED, &plain, &found) == 0) {
+        const bool is_directory = S_ISDIR(found.st.st_mode);
+
+        found_done(&found);
+        if (is_directory)
+            step_end(build, stage, at, false);
+        else
+            r = step_refuse(build, at, "WORKDIR %s is there and no directory", joined);
+    } else {
+        struct copy_step step = { .destination = strdup(joined),
+            .into_directory = true,
+            .base = &base,
+            .limits = build->options->limits };
+
+        r = step.destination ? run_copy(build, stage, at, &step, NULL, 0)
+                             : build_out_of_memory(build);
+        copy_done(&step);
+    }
+    source_done(&base);
+    return r;
+}
+
+/* ---- flags ---- */
+
+static bool find_id(const struct source *base, const char *file, const char *name, bool group,
+    struct passwd_user *ret_user) {
+    const struct passwd_text wanted = { name, strlen(name) };
+    auto_free char *text = NULL;
+    uint32_t number;
+
+    if (passwd_number(wanted, &number)) {
+        const struct passwd_user user = { .uid = number, .gid = number };
+
+        *ret_user = user;
+        return true;
+    }
+    if (source_read(base, file, MAX_PASSWD, &text) < 0)
+        return false;
+    const struct passwd_text all = { text, strlen(text) };
+    return group ? passwd_group(all, wanted, &ret_user->gid)
+                 : passwd_by_name(all, wanted, ret_user);
+}
+
+/* --chown=USER[:GROUP], names or numbers, looked up in the image. */
+static int read_owner(struct build *build, struct stage *stage, const struct instruction *at,
+    const struct source *base, struct copy_step *step) {
+    const char *flag = step_flag(at, "chown");
+    auto_free char *text = NULL;
+    struct passwd_user user = { 0 }, group = { 0 };
+
+    if (!flag)
+        return 0;
+    int r = step_expand(build, stage, at, flag, &text);
+    if (r < 0)
+        return r;
+    char *colon = strchr(text, ':');
+    if (colon)
+        *colon = '\0';
+    if (text[0] && !find_id(base, "etc/passwd", text, false, &user))
+        return step_refuse(
+            build, at, "--chown: the image's /etc/passwd has no user %s; give a number", text);
+    if (colon && colon[1] && !find_id(base, "etc/group", colon + 1, true, &group))
+        return step_refuse(
+            build, at, "--chown: the image's /etc/group has no group %s; give a number", colon + 1);
+    step->has_owner = true;
+    step->uid = user.uid;
+    step->gid = colon && colon[1] ? group.gid : user.gid;
+    return 0;
+}
+
+static int read_mode(struct build *build, struct stage *stage, const struct instruction *at,
+    struct copy_step *step) {
+    const char *flag = step_flag(at, "chmod");
+    auto_free char *text = NULL;
+    char *end;
+
+    if (!flag)
+        return 0;
+    int r = step_expand(build, stage, at, flag, &text);
+    if (r < 0)
+        return r;
+    unsigned long mode = strtoul(text, &end, 8);
+    if (!text[0] || *end || mode > 07777 || text[0] == '-')
+        return step_refuse(build, at, "--chmod=%s: give an octal number such as 0755", text);
+    step->has_mode = true;
+    step->mode = (uint32_t)mode;
+    return 0;
+}
+
+static int read_excludes(struct build *build, struct stage *stage, const struct instruction *at,
+    struct copy_step *step) {
+    for (size_t i = 0; i < at->flags.n; i++) {
+        auto_free char *pattern = NULL;
+
+        if (strncmp(at->flags.list[i], "exclude=", 8) != 0)
+            continue;
+        int r = step_expand(build, stage, at, at->flags.list[i] + 8, &pattern);
+        if (r < 0)
+            return r;
+        if (ignore_add(&step->excluded, pattern, strlen(pattern)) < 0)
+            return build_out_of_memory(build);
+    }
+    return 0;
+}
+
+/* ---- inputs ---- */
+
+/* Everything that a step of COPY or ADD opens. */
+struct opened {
+    struct source base, from;
+    struct state other; /* of --from=IMAGE */
+    struct words bodies;
+    int fds[32];
+    size_t n_fds;
+};
+
+static void opened_done(struct opened *opened) {
+    source_done(&opened->base);
+    source_done(&opened->from);
+    state_done(&opened->other);
+    words_done(&opened->bodies);
+    for (size_t i = 0; i < opened->n_fds; i++)
+        close_fd(&opened->fds[i]);
+}
+
+static struct copy_input *add_input(struct build *build, struct copy_step *step) {
+    struct copy_input *input = array_add(&step->inputs, step->n_inputs, sizeof *input);
+
+    if (!input) {
+        (void)build_out_of_memory(build);
+        return NULL;
+    }
+    input->fd = -EBADF;
+    step->n_inputs++;
+    return input;
+}
+
+static int add_path(struct build *build, const struct instruction *at, struct copy_step *step,
+    const struct source *from, const char *path) {
+    auto_free char *plain = NULL;
+    struct found found;
+    int r = source_resolve(from, path, SOURCE_TAIL_FOLLOWED, &plain, &found);
+
+    if (r == 0 && from->ignore && plain[0] && ignore_matches(from->ignore, plain) &&
+        !(S_ISDIR(found.st.st_mode) && from->ignore->has_includes)) {
+        found_done(&found);
+        return step_refuse(build, at, "%s is left out of the context by .dockerignore", path);
+    }
+    if (r < 0)
+        return step_refuse(build, at, "%s: %s in %s", path, strerror(-r),
+            from->ignore ? "the context" : "the image that is copied from");
+    struct copy_input *input = add_input(build, step);
+    if (input) {
+        const char *slash = strrchr(path, '/');
+
+        input->source = from;
+        input->is_directory = S_ISDIR(found.st.st_mode);
+        input->name = strdup(slash && slash[1] ? slash + 1 : path);
+        input->path = TAKE_PTR(plain);
+    }
+    found_done(&found);
+    return input ? 0 : -ENOMEM;
+}
+
+static int add_pattern(struct build *build, const struct instruction *at, struct copy_step *step,
+    const struct source *from, const char *pattern) {
+    struct words paths = { 0 };
+    auto_free char *clean = glob_clean(pattern);
+
+    if (!clean)
+        return build_out_of_memory(build);
+    if (!glob_is_pattern(clean))
+        return add_path(build, at, step, from, clean);
+    int r = source_glob(from, clean, &paths);
+    if (r < 0)
+        r = step_refuse(build, at, "%s: %s", pattern, strerror(-r));
+    else if (!paths.n)
+        r = step_refuse(build, at, "%s matches no file", pattern);
+    for (size_t i = 0; r == 0 && i < paths.n; i++)
+        r = add_path(build, at, step, from, paths.list[i]);
+    words_done(&paths);
+    return r;
+}
+
+static bool is_url(const char *text) {
+    return strncmp(text, "http://", 7) == 0 || strncmp(text, "https://", 8) == 0;
+}
+
+/* The last name of the URL's path. */
+static char *url_name(const char *url) {
+    const char *path = strstr(url, "://") + 3;
+    const size_t length = strcspn(path, "?#");
+    const char *slash = memrchr(path, '/', length);
+
+    return slash && slash + 1 < path + length
+               ? strndup(slash + 1, (size_t)(path + length - slash - 1))
+               : NULL;
+}
+
+static int check_sum(
+    struct build *build, const struct instruction *at, const char *wanted, int fd) {
+    char data[65536], hex[DIGEST_HEX + 1];
+    struct digest digest;
+    ssize_t n;
+
+    digest_init(&digest);
+    for (off_t offset = 0; (n = pread(fd, data, sizeof data, offset)) > 0; offset += n)
+        digest_add(&digest, data, (size_t)n);
+    digest_end_hex(&digest, hex);
+    if (n == 0 && strncmp(wanted, "sha256:", 7) == 0 && strcasecmp(wanted + 7, hex) == 0)
+        return 0;
+    return step_refuse(build, at, "the download has the digest sha256:%s, not %s", hex, wanted);
+}
+
+/* A file of the network. With --checksum a later build does not need the network for it. */
+static int add_url(struct build *build, struct stage *stage, const struct instruction *at,
+    struct copy_step *step, struct opened *opened, const char *url) {
+    const char *flag = step_flag(at, "checksum");
+    auto_free char *sum = NULL;
+    int fd = -EBADF;
+
+    int r = flag ? step_expand(build, stage, at, flag, &sum) : 0;
+    if (r < 0)
+        return r;
+    if (opened->n_fds == ARRAY_SIZE(opened->fds))
+        return step_refuse(build, at, "ADD has more than %zu URLs", ARRAY_SIZE(opened->fds));
+    r = run_fetch(&build->runner, url, MIN(build->options->limits.max_bytes, MAX_DOWNLOAD), &fd,
+        build->error);
+    if (r < 0)
+        return step_failed(build, at, r);
+    opened->fds[opened->n_fds++] = fd;
+    if (sum)
+        r = check_sum(build, at, sum, fd);
+    struct copy_input *input = r == 0 ? add_input(build, step) : NULL;
+    if (input) {
+        input->fd = fd;
+        input->name = url_name(url);
+    }
+    return r < 0 ? r : input ? 0 : -ENOMEM;
+}
+
+static int add_heredoc(struct build *build, struct stage *stage, const struct instruction *at,
+    struct copy_step *step, struct opened *opened, const struct heredoc *heredoc) {
+    char *body = NULL;
+    int r = heredoc->is_literal ? (body = strdup(heredoc->body)) ? 0 : build_out_of_memory(build)
+                                : step_expand_body(build, stage, at, heredoc->body, &body);
+
+    if (r == 0 && words_take(&opened->bodies, body) < 0)
+        r = build_out_of_memory(build);
+    struct copy_input *input = r == 0 ? add_input(build, step) : NULL;
+    if (!input)
+        return r < 0 ? r : -ENOMEM;
+    input->name = strdup(heredoc->name);
+    input->data = body;
+    input->length = strlen(body);
+    return 0;
+}
+
+/* ---- COPY and ADD ---- */
+
+/* What the paths are of: the context, an earlier stage, or an image. */
+static int open_from(struct build *build, struct stage *stage, const struct instruction *at,
+    struct opened *opened, const struct source **ret_from, struct copy_step *step) {
+    const char *flag = step_flag(at, "from");
+    auto_free char *name = NULL;
+
+    if (!flag) {
+        if (build->context < 0)
+            return step_refuse(build, at, "the build has no context");
+        *ret_from = &build->context_source;
+        return 0;
+    }
+    int r = step_expand(build, stage, at, flag, &name);
+    if (r < 0)
+        return r;
+    const struct stage *other = stages_find(build, name, stage);
+    const struct state *state = other ? &other->state : &opened->other;
+    if (!other)
+        r = cache_open(build, name, at->line, &opened->other, NULL);
+    if (r < 0)
+        return r;
+    step->from_key = state->key;
+    r = layer_list_stack(&state->layers, &opened->from.top);
+    if (r < 0)
+        return step_refuse(build, at, "--from=%s: %s", name, strerror(-r));
+    *ret_from = &opened->from;
+    return 0;
+}
+
+static bool ends_as_directory(const char *path) {
+    const size_t n = strlen(path);
+
+    return !n || path[n - 1] == '/' || strcmp(path, ".") == 0 || strcmp(path, "..") == 0 ||
+           (n >= 2 && strcmp(path + n - 2, "/.") == 0);
+}
+
+static const struct heredoc *find_heredoc(
+    const struct instruction *at, const char *word, size_t *next) {
+    return strncmp(word, "<<", 2) == 0 && *next < at->n_heredocs ? &at->heredocs[(*next)++] : NULL;
+}
+
+static int add_inputs(struct build *build, struct stage *stage, const struct instruction *at,
+    struct copy_step *step, struct opened *opened, const struct source *from,
+    const struct words *words) {
+    struct words raw = { 0 };
+    size_t next = 0;
+    int r = 0;
+
+    if (at->n_heredocs && expand_split(at->arguments, build->file.escape, &raw) < 0)
+        return build_out_of_memory(build);
+    for (size_t i = 0; r == 0 && i + 1 < words->n; i++) {
+        const struct heredoc *heredoc = i < raw.n ? find_heredoc(at, raw.list[i], &next) : NULL;
+
+        if (heredoc)
+            r = add_heredoc(build, stage, at, step, opened, heredoc);
+        else if (at->kind == INSTRUCTION_ADD && is_url(words->list[i]))
+            r = add_url(build, stage, at, step, opened, words->list[i]);
+        else if (at->kind == INSTRUCTION_ADD &&
+                 (strncmp(words->list[i], "git@", 4) == 0 || strstr(words->list[i], "://")))
+            r = step_refuse(build, at,
+                "%s: ADD takes files, http:// and https://; clone "
+                "repositories in RUN",
+                words->list[i]);
+        else
+            r = add_pattern(build, at, step, from, words->list[i]);
+    }
+    words_done(&raw);
+    return r;
+}
+
+static int prepare_copy(struct build *build, struct stage *stage, const struct instruction *at,
+    struct copy_step *step, struct opened *opened) {
+    const struct source *from = NULL;
+    struct words words = { 0 };
+
+    if (step_flag(at, "parents"))
+        return dockerfile_refuse(build->error, &build->file, at->line, ROLLBOX_ERR_FEATURE_MISSING,
+            "--parents is not supported: copy each directory by its name");
+    int r = open_base(build, stage, &opened->base);
+    if (r == 0)
+        r = open_from(build, stage, at, opened, &from, step);
+    if (r == 0)
+        r = step_words(build, stage, at, false, &words);
+    if (r < 0)
+        return r;
+    if (words.n < 2)
+        r = step_refuse(
+            build, at, "%s needs a source and a destination", instruction_name(at->kind));
+    step->base = &opened->base;
+    step->unpacks = at->kind == INSTRUCTION_ADD;
+    step->limits = build->options->limits;
+    if (r == 0) {
+        step->into_directory = ends_as_directory(words.list[words.n - 1]);
+        step->destination = config_join(&stage->config, words.list[words.n - 1]);
+        if (!step->destination)
+            r = build_out_of_memory(build);
+    }
+    if (r == 0)
+        r = read_owner(build, stage, at, &opened->base, step);
+    if (r == 0)
+        r = read_mode(build, stage, at, step);
+    if (r == 0)
+        r = read_excludes(build, stage, at, step);
+    if (r == 0)
+        r = add_inputs(build, stage, at, step, opened, from, &words);
+    if (r == 0 && step->n_inputs > 1 && !step->into_directory)
+        r = step_refuse(build, at,
+            "with more than one source the destination must be a directory and end in /: %s",
+            words.list[words.n - 1]);
+    for (size_t i = 0; r == 0 && i < step->n_inputs; i++)
+        if (!step->inputs[i].name && step->into_directory)
+            r = step_refuse(build, at, "the URL has no file name; give one in the destination");
+    words_done(&words);
+    return r;
+}
+
+int files_copy(struct build *build, struct stage *stage, const struct instruction *at) {
+    struct copy_step step = { 0 };
+    struct opened opened = { 0 };
+    int readable[40];
+    size_t n = 0;
+
+    step_begin(build, stage, at);
+    int r = prepare_copy(build, stage, at, &step, &opened);
+    if (build->context >= 0)
+        readable[n++] = build->context;
+    for (size_t i = 0; i < opened.n_fds; i++)
+        readable[n++] = opened.fds[i];
+    if (r == 0)
+        r = run_copy(build, stage, at, &step, readable, n);
+    copy_done(&step);
+    opened_done(&opened);
+    return r;
+}
+
+/* ---- RUN ---- */
+
+static char *option_of(const char *text, const char *name) {
+    const size_t length = strlen(name);
+
+    for (const char *at = text; *at; at += strcspn(at, ","), at += *at == ',')
+        if (strncmp(at, name, length) == 0 &&
+            (at[length] == '=' || !at[length] || at[length] == ','))
+            return at[length] == '=' ? strndup(at + length + 1, strcspn(at + length + 1, ","))
+                                     : strdup("");
+    return NULL;
+}
+
+static int read_secret(struct build *build, const struct instruction *at, const char *id,
+    bool required, struct buf *to, bool *ret_found) {
+    const json_t *secret = json_object_get(build->options->secrets, id);
+    const char *file = json_string_value(json_object_get(secret, "file")),
+               *variable = json_string_value(json_object_get(secret, "env"));
+
+    *ret_found = secret != NULL;
+    if (!secret)
+        return required ? step_refuse(
+                              build, at, "the secret %s is missing: add --secret id=%s,...", id, id)
+                        : 0;
+    if (variable) {
+        const char *value = getenv(variable);
+
+        buf_add_text(to, value ? value : "");
+        return value ? 0 : step_refuse(build, at, "the secret %s: $%s is not set", id, variable);
+    }
+    auto_close int fd = open(file, O_RDONLY | O_CLOEXEC);
+    int r = fd < 0 ? -errno : fd_read_all(fd, MAX_SECRET, to);
+    return r < 0 ? step_refuse(build, at, "the secret %s: %s: %s", id, file, strerror(-r)) : 0;
+}
+
+static int add_file(
+    struct build *build, struct run_step *step, const char *path, struct buf *data, unsigned mode) {
+    struct run_file *file = array_add(&step->files, step->n_files, sizeof *file);
+
+    if (!file)
+        return build_out_of_memory(build);
+    step->n_files++;
+    file->path = strdup(path);
+    file->length = data->length;
+    buf_add(data, "", 1);
+    file->data = buf_failed(data) ? NULL : buf_take(data);
+    file->mode = mode;
+    return file->path && file->data ? 0 : build_out_of_memory(build);
+}
+
+/* --mount=type=secret,id=ID[,target=PATH][,env=NAME][,required][,mode=MODE] */
+static int mount_secret(
+    struct build *build, const struct instruction *at, const char *text, struct run_step *step) {
+    auto_free char *id = option_of(text, "id"), *target = option_of(text, "target"),
+                   *variable = option_of(text, "env"), *mode = option_of(text, "mode"),
+                   *required = option_of(text, "required"), *path = NULL;
+    auto_buf struct buf data = BUF_INIT;
+    bool found;
+
+    if (!target)
+        target = option_of(text, "dst");
+    if (!id)
+        id = target ? strdup(strrchr(target, '/') ? strrchr(target, '/') + 1 : target) : NULL;
+    if (!id || !id[0])
+        return step_refuse(build, at, "--mount=type=secret needs id= or target=");
+    const bool is_required = required && strcmp(required, "false") != 0;
+    int r = read_secret(build, at, id, is_required, &data, &found);
+    if (r < 0 || !found)
+        return r;
+    if (variable) {
+        auto_free char *pair = NULL;
+
+        if (asprintf(&pair, "%s=%.*s", variable, (int)data.length, text_or(data.data, "")) < 0 ||
+            words_take(&step->env, TAKE_PTR(pair)) < 0)
+            return build_out_of_memory(build);
+        if (!target)
+            return 0;
+    }
+    if (asprintf(&path, "%s%s", target && target[0] == '/' ? "" : "/run/secrets/",
+            target ? target : id) < 0)
+        return build_out_of_memory(build);
+    return add_file(
+        build, step, path, &data, mode ? (unsigned)strtoul(mode, NULL, 8) & 0777 : 0400);
+}
+
+static int read_mount(struct build *build, struct stage *stage, const struct instruction *at,
+    const char *flag, struct run_step *step, struct digest *key) {
+    auto_free char *text = NULL;
+    int r = step_expand(build, stage, at, flag, &text);
+
+    if (r < 0)
+        return r;
+    auto_free char *type = option_of(text, "type");
+    key_text(key, text);
+    if (type && strcmp(type, "secret") == 0)
+        return mount_secret(build, at, text, step);
+    return dockerfile_refuse(build->error, &build->file, at->line, ROLLBOX_ERR_FEATURE_MISSING,
+        "--mount=type=%s is not supported: of mounts there is type=secret; COPY --from has files "
+        "of other stages",
+        type ? type : "bind");
+}
+
+static int read_network(struct build *build, const struct instruction *at, struct run_step *step) {
+    const char *network = step_flag(at, "network"), *security = step_flag(at, "security");
+
+    if (network && strcmp(network, "none") == 0)
+        step->offline = true;
+    else if (network && strcmp(network, "default") != 0)
+        return dockerfile_refuse(build->error, &build->file, at->line, ROLLBOX_ERR_FEATURE_MISSING,
+            "--network=%s is not supported: a step has the network of the build's policy, or none",
+            network);
+    if (security && strcmp(security, "sandbox") != 0)
+        return dockerfile_refuse(build->error, &build->file, at->line, ROLLBOX_ERR_FEATURE_MISSING,
+            "--security=%s is not supported: a step runs in a sandbox", security);
+    return 0;
+}
+
+static int add_variable(struct run_step *step, const char *name, const char *value) {
+    char *pair;
+
+    return asprintf(&pair, "%s=%s", name, value) < 0 ? -ENOMEM : words_take(&step->env, pair);
+}
+
+/* ARG, then ENV, which hides it. Proxies are no part of the key. */
+static int add_environment(
+    struct build *build, struct stage *stage, struct run_step *step, struct digest *key) {
+    const json_t *env = stage->config.env;
+    json_t *value;
+    const char *name;
+    int r = 0;
+
+    json_object_foreach((json_t *)(uintptr_t)build->options->build_args, name,
+        value) if (r == 0 && step_is_proxy(name) && !json_object_get(env, name)) r =
+        add_variable(step, name, json_string_value(value));
+    json_object_foreach(stage->args, name, value) {
+        if (r < 0 || step_is_proxy(name) || json_object_get(env, name))
+            continue;
+        key_text(key, name);
+        key_text(key, json_string_value(value));
+        r = add_variable(step, name, json_string_value(value));
+    }
+    json_object_foreach(stage->config.env, name, value) {
+        key_text(key, name);
+        key_text(key, json_string_value(value));
+        if (r == 0)
+            r = add_variable(step, name, json_string_value(value));
+    }
+    return r < 0 ? build_out_of_memory(build) : 0;
+}
+
+/* RUN <<EOF: the body is the script. With another command, the shell has the heredoc. */
+static int make_text(struct build *build, const struct instruction *at, char **ret_text) {
+    auto_buf struct buf text = BUF_INIT;
+    const bool alone = at->n_heredocs == 1 && strncmp(at->arguments, "<<", 2) == 0 &&
+                       !strpbrk(at->arguments, " \t");
+
+    if (alone) {
+        buf_add_text(&text, at->heredocs[0].body);
+    } else {
+        buf_add_text(&text, at->arguments);
+        for (size_t i = 0; i < at->n_heredocs; i++)
+            buf_printf(&text, "\n%s%s", at->heredocs[i].body, at->heredocs[i].name);
+    }
+    buf_add(&text, "", 1);
+    *ret_text = buf_failed(&text) ? NULL : buf_take(&text);
+    return *ret_text ? 0 : build_out_of_memory(build);
+}
+
+/* A script with "#!" is a program of its own. */
+static int set_script(struct build *build, struct run_step *step, const char *text) {
+    static const char path[] = "/run/rollbox-heredoc";
+    auto_buf struct buf data = BUF_INIT;
+
+    buf_add_text(&data, text);
+    words_done(&step->argv);
+    if (words_add(&step->argv, path, strlen(path)) < 0)
+        return build_out_of_memory(build);
+    return add_file(build, step, path, &data, 0755);
+}
+
+static int prepare_run(struct build *build, struct stage *stage, const struct instruction *at,
+    struct run_step *step, struct digest *key) {
+    auto_free char *text = NULL;
+    int r = make_text(build, at, &text);
+    json_t *command = r == 0 ? step_command(stage, at, text) : NULL, *word;
+    size_t i;
+
+    json_array_foreach(command, i, word) {
+        if (words_add(&step->argv, json_string_value(word), json_string_length(word)) < 0)
+            r = build_out_of_memory(build);
+        key_text(key, json_string_value(word));
+    }
+    json_decref(command);
+    if (r == 0 && !step->argv.n)
+        r = step_refuse(build, at, "RUN has no command");
+    if (r == 0 && at->n_heredocs == 1 && strncmp(text, "#!", 2) == 0)
+        r = set_script(build, step, text);
+    if (r == 0)
+        r = add_environment(build, stage, step, key);
+    for (i = 0; r == 0 && i < at->flags.n; i++)
+        if (strncmp(at->flags.list[i], "mount=", 6) == 0)
+            r = read_mount(build, stage, at, at->flags.list[i] + 6, step, key);
+    if (r == 0)
+        r = read_network(build, at, step);
+    step->cwd = stage->config.cwd[0] ? stage->config.cwd : "/";
+    step->user = stage->config.user;
+    key_text(key, step->cwd);
+    key_text(key, step->user);
+    digest_add_u64(key, step->offline);
+    return r;
+}
+
+static int run_and_store(struct build *build, struct stage *stage, const struct instruction *at,
+    const struct run_step *step, const char *key) {
+    struct layer_list layers;
+    int status = 0;
+
+    if (layer_list_copy(&stage->state.layers, &layers) < 0)
+        return build_out_of_memory(build);
+    int r = run_execute(&build->runner, step, &layers, &status, build->error);
+    if (r < 0) {
+        layer_list_done(&layers);
+        return step_failed(build, at, r);
+    }
+    if (status) {
+        layer_list_done(&layers);
+        return step_refuse(build, at, "%s %.300s: exit status %d", instruction_name(at->kind),
+            at->arguments, status);
+    }
+    r = cache_store(build, stage, key, &layers);
+    return r < 0 ? step_failed(build, at, r) : 0;
+}
+
+int files_run(struct build *build, struct stage *stage, const struct instruction *at) {
+    struct run_step step = { .image = stage->state.image };
+    char key_hex[DIGEST_HEX + 1];
+    struct digest key;
+
+    step_begin(build, stage, at);
+    if (!stage->state.image)
+        return step_refuse(build, at, "RUN: the stage has no files yet; COPY a program first");
+    key_begin(&key, stage, "run");
+    int r = prepare_run(build, stage, at, &step, &key);
+    digest_end_hex(&key, key_hex);
+    const bool cached = r == 0 && cache_find(build, stage, key_hex);
+    if (r == 0 && !cached)
+        r = run_and_store(build, stage, at, &step, key_hex);
+    if (r == 0)
+        step_end(build, stage, at, cached);
+    run_step_done(&step);
+    return r;
+}

@@ -1,0 +1,389 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The sandbox is made of the step's image, runs one command, and is exported through a pipe while
+ * the store reads the other end. It is closed after that.
+ */
+#include "build/run.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "base/buf.h"
+#include "base/cleanup.h"
+#include "base/error.h"
+#include "build/source.h"
+#include "store/files.h"
+
+#define MAX_OUTPUT (1ll << 40)
+
+/* Places to mount something, which the sandbox makes where the image has none. */
+static const char *const mounted[] = { "etc/hosts", "etc/hostname", "etc/resolv.conf", "dev",
+    "proc", "sys" };
+
+static int out_of_memory(struct rollbox_error *error) {
+    return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "build", "out of memory");
+}
+
+void run_step_done(struct run_step *step) {
+    for (size_t i = 0; i < step->n_files; i++) {
+        free(step->files[i].path);
+        if (step->files[i].data)
+            explicit_bzero(step->files[i].data, step->files[i].length);
+        free(step->files[i].data);
+    }
+    free(step->files);
+    words_done(&step->argv);
+    words_done(&step->env);
+    *step = (struct run_step){ 0 };
+}
+
+void runner_done(struct runner *runner) {
+    if (runner->engine)
+        rollbox_engine_close(runner->engine);
+    runner->engine = NULL;
+}
+
+static int start_engine(struct runner *runner, struct rollbox_error *error) {
+    const struct rollbox_engine_options options = { .size = sizeof options,
+        .socket_path = runner->socket };
+
+    return runner->engine ? 0 : rollbox_engine_open(&options, &runner->engine, error);
+}
+
+/* The caller's policy with the step's image. Builds may need more than the defaults of single
+ * programs, so those of builds are larger. */
+static char *policy_of(const struct runner *runner, const char *image, bool offline) {
+    static const char *const of_network[] = { "net", "net_allow_hosts", "net_allow", "net_secrets",
+        "net_log_file", "net_record", "net_replay", "net_max_upload" };
+    json_t *policy = json_deep_copy(runner->policy);
+
+    if (image) {
+        json_t *defaults = json_pack("{s:s, s:s, s:s, s:i, s:s}", "max_memory", "2G", "max_disk",
+            "32G", "disk_at", "store", "max_processes", 4096, "timeout", "none");
+
+        json_object_update_missing(policy, defaults);
+        json_decref(defaults);
+        json_object_set_new(policy, "image", json_string(image));
+        json_object_set_new(policy, "users", json_string("many"));
+    }
+    for (size_t i = 0; offline && i < ARRAY_SIZE(of_network); i++)
+        json_object_del(policy, of_network[i]);
+    char *text = json_dumps(policy, JSON_COMPACT | JSON_SORT_KEYS);
+    json_decref(policy);
+    return text;
+}
+
+static int open_sandbox(struct runner *runner, const struct run_step *step,
+    struct rollbox_sandbox **ret_sandbox, struct rollbox_error *error) {
+    auto_free char *policy = policy_of(runner, step->image, step->offline);
+    struct rollbox_plan *plan;
+
+    if (!policy)
+        return out_of_memory(error);
+    int r = start_engine(runner, error);
+    if (r == 0)
+        r = rollbox_prepare(runner->engine, policy, strlen(policy), &plan, error);
+    return r < 0 ? r : rollbox_sandbox_create(runner->engine, plan, NULL, ret_sandbox, error);
+}
+
+/* ---- the command ---- */
+
+/* Passes the output on until the command has ended and both pipes are at their end. */
+static int follow(struct runner *runner, struct rollbox_run *run, int *outputs,
+    const struct rollbox_result **ret_result) {
+    struct pollfd polled[3] = { { outputs[0], POLLIN, 0 }, { outputs[1], POLLIN, 0 },
+        { rollbox_engine_fd(runner->engine), POLLIN, 0 } };
+    const struct rollbox_result *result = NULL;
+    char data[16384];
+
+    while (!result || polled[0].fd >= 0 || polled[1].fd >= 0) {
+        if (poll(polled, 3, -1) < 0 && errno != EINTR)
+            return -errno;
+        for (size_t i = 0; i < 2; i++) {
+            if (polled[i].fd < 0 || !polled[i].revents)
+                continue;
+            ssize_t n = read(polled[i].fd, data, sizeof data);
+            if (n > 0)
+                progress_output(runner->progress, data, (size_t)n);
+            else if (n == 0 || (errno != EINTR && errno != EAGAIN))
+                polled[i].fd = -1;
+        }
+        if (polled[2].fd >= 0 && polled[2].revents && rollbox_dispatch(runner->engine) < 0)
+            polled[2].fd = -1;
+        if (!result && rollbox_wait(run, 0, &result) == 0)
+            polled[2].fd = -1;
+    }
+    *ret_result = result;
+    return 0;
+}
+
+static int status_of(
+    const struct rollbox_result *result, int *ret_status, struct rollbox_error *error) {
+    switch (result->outcome) {
+    case ROLLBOX_OUTCOME_EXIT:
+        *ret_status = result->exit_code;
+        return 0;
+    case ROLLBOX_OUTCOME_SIGNAL:
+        *ret_status = 128 + result->signal;
+        return 0;
+    case ROLLBOX_OUTCOME_OUT_OF_MEMORY:
+        return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "build",
+            "the command needs more memory than the build may use; raise it by --memory");
+    case ROLLBOX_OUTCOME_TIMEOUT:
+        return error_set(error, ROLLBOX_ERR_CANCELLED, ETIMEDOUT, "build",
+            "the command has not ended within the policy's timeout");
+    case ROLLBOX_OUTCOME_OUTPUT_LIMIT:
+        return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, EFBIG, "build",
+            "the command has written more than the policy's max_output");
+    case ROLLBOX_OUTCOME_ERROR:
+    default:
+        *error = result->error;
+        return -MAX(result->error.error_number, 1);
+    }
+}
+
+static int run_command(struct runner *runner, const struct run_step *step,
+    struct rollbox_sandbox *sandbox, int *ret_status, struct rollbox_error *error) {
+    struct rollbox_file files[64];
+    const struct rollbox_result *result = NULL;
+    struct rollbox_run *run;
+    int pipes[2][2];
+    size_t n_files = MIN(step->n_files, ARRAY_SIZE(files));
+
+    for (size_t i = 0; i < n_files; i++)
+        files[i] = (struct rollbox_file){ step->files[i].path, step->files[i].data,
+            step->files[i].length, step->files[i].mode };
+    if (pipe2(pipes[0], O_CLOEXEC) < 0)
+        return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, errno, "build",
+            "cannot make a pipe: %s", strerror(errno));
+    auto_close int out = pipes[0][0], out_end = pipes[0][1];
+    if (pipe2(pipes[1], O_CLOEXEC) < 0)
+        return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, errno, "build",
+            "cannot make a pipe: %s", strerror(errno));
+    auto_close int err = pipes[1][0], err_end = pipes[1][1];
+    const struct rollbox_exec_options options = { .size = sizeof options,
+        .argv = (const char *const *)step->argv.list,
+        .env = (const char *const *)step->env.list,
+        .cwd = step->cwd,
+        .user = step->user[0] ? step->user : "0:0",
+        .files = files,
+        .n_files = n_files,
+        .timeout_ms = -1,
+        .output_limit = json_object_get(runner->policy, "max_output") ? -1 : MAX_OUTPUT,
+        .input_fd = -1,
+        .stream_fds = { out_end, err_end } };
+    int r = rollbox_exec(sandbox, &options, &run, error);
+    if (r < 0)
+        return r;
+    close_fd(&out_end);
+    close_fd(&err_end);
+    int outputs[2] = { out, err };
+    r = follow(runner, run, outputs, &result);
+    r = r < 0 ? error_set(error, ROLLBOX_ERR_IO, -r, "build",
+                    "cannot read the command's output: %s", strerror(-r))
+              : status_of(result, ret_status, error);
+    rollbox_run_free(run);
+    return r;
+}
+
+/* ---- the layer ---- */
+
+struct exporting {
+    struct rollbox_sandbox *sandbox;
+    int to;
+    int r;
+    struct rollbox_error error;
+};
+
+static void *export_thread(void *context) {
+    struct exporting *exporting = context;
+    char path[32];
+
+    snprintf(path, sizeof path, "/proc/self/fd/%d", exporting->to);
+    exporting->r = rollbox_export(exporting->sandbox, NULL, path, &exporting->error);
+    close_fd(&exporting->to);
+    return NULL;
+}
+
+/* The directories of a file that the image does not have, the deepest first. */
+static int add_made_directories(
+    const struct layer_list *layers, const char *path, struct words *left_out) {
+    struct source image = { 0 };
+    auto_free char *part = strdup(path + strspn(path, "/"));
+    int r = part ? layer_list_stack(layers, &image.top) : -ENOMEM;
+
+    for (char *slash; r == 0 && (slash = strrchr(part, '/'));) {
+        struct found found;
+
+        *slash = '\0';
+        if (source_find(&image, part, &found) == 0)
+            found_done(&found);
+        else
+            r = words_add(left_out, part, strlen(part));
+    }
+    source_done(&image);
+    return r;
+}
+
+/* What the layer is not to have, though the command had it. */
+static int choose_left_out(
+    const struct run_step *step, const struct layer_list *layers, struct words *left_out) {
+    int r = 0;
+
+    for (size_t i = 0; r == 0 && i < ARRAY_SIZE(mounted); i++)
+        r = words_add(left_out, mounted[i], strlen(mounted[i]));
+    for (size_t i = 0; r == 0 && i < step->n_files; i++)
+        r = add_made_directories(layers, step->files[i].path, left_out);
+    return r;
+}
+
+/* The engine writes into a pipe while the store reads from it. */
+static int take_layers(struct runner *runner, const struct run_step *step,
+    struct rollbox_sandbox *sandbox, struct layer_list *layers, struct rollbox_error *error) {
+    struct exporting exporting = { .sandbox = sandbox };
+    struct words left_out = { 0 };
+    pthread_t thread;
+    int ends[2];
+
+    if (pipe2(ends, O_CLOEXEC) < 0)
+        return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, errno, "build",
+            "cannot make a pipe: %s", strerror(errno));
+    auto_close int from = ends[0];
+    exporting.to = ends[1];
+    (void)fcntl(from, F_SETPIPE_SZ, 1 << 20);
+    int r = choose_left_out(step, layers, &left_out);
+    if (r < 0) {
+        close_fd(&exporting.to);
+        words_done(&left_out);
+        return out_of_memory(error);
+    }
+    r = pthread_create(&thread, NULL, export_thread, &exporting);
+    if (r) {
+        close_fd(&exporting.to);
+        words_done(&left_out);
+        return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, r, "build",
+            "cannot start a thread: %s", strerror(r));
+    }
+    r = add_exported_layers(runner->store, layers, from, (const char *const *)left_out.list, error);
+    words_done(&left_out);
+    close_fd(&from);
+    pthread_join(thread, NULL);
+    if (exporting.r < 0 && exporting.error.code &&
+        (r == 0 || exporting.error.error_number != EPIPE)) {
+        *error = exporting.error;
+        return exporting.r;
+    }
+    return r;
+}
+
+static int remove_files(
+    const struct run_step *step, struct rollbox_sandbox *sandbox, struct rollbox_error *error) {
+    int r = 0;
+
+    for (size_t i = 0; r == 0 && i < step->n_files; i++) {
+        struct rollbox_error inner = { 0 };
+
+        r = rollbox_file_remove(sandbox, step->files[i].path, false, &inner);
+        if (r < 0 && inner.code == ROLLBOX_ERR_NOT_FOUND)
+            r = 0;
+        else if (r < 0)
+            *error = inner;
+    }
+    return r;
+}
+
+int run_execute(struct runner *runner, const struct run_step *step, struct layer_list *layers,
+    int *ret_status, struct rollbox_error *error) {
+    struct rollbox_sandbox *sandbox;
+    int r = open_sandbox(runner, step, &sandbox, error);
+
+    if (r < 0)
+        return r;
+    r = run_command(runner, step, sandbox, ret_status, error);
+    /* What the command has left running must not write any more. */
+    if (r == 0)
+        r = rollbox_signal(sandbox, NULL, SIGKILL, ROLLBOX_SCOPE_TREE, error);
+    if (r == 0 && *ret_status == 0)
+        r = remove_files(step, sandbox, error);
+    if (r == 0 && *ret_status == 0)
+        r = take_layers(runner, step, sandbox, layers, error);
+    (void)rollbox_sandbox_close(sandbox, NULL);
+    return r;
+}
+
+/* ---- downloads ---- */
+
+int run_fetch(struct runner *runner, const char *url, size_t limit, int *ret_fd,
+    struct rollbox_error *error) {
+    static const char *const curl = "curl";
+    char most[32];
+    const char *const argv[] = { curl, "-fsSL", "--proto", "=http,https", "--max-filesize", most,
+        "--", url, NULL };
+    auto_free char *policy = policy_of(runner, NULL, false);
+    const struct rollbox_result *result;
+    struct rollbox_plan *plan;
+    struct rollbox_run *run;
+
+    if (!policy)
+        return out_of_memory(error);
+    snprintf(most, sizeof most, "%zu", limit);
+    auto_close int fd = openat(runner->store, "tmp", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+    auto_close int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    int ends[2];
+    if (fd < 0 || null < 0 || pipe2(ends, O_CLOEXEC) < 0)
+        return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, errno, "build",
+            "cannot make a file for the download: %s", strerror(errno));
+    auto_close int from = ends[0], to = ends[1];
+    int r = start_engine(runner, error);
+    if (r == 0)
+        r = rollbox_prepare(runner->engine, policy, strlen(policy), &plan, error);
+    if (r < 0)
+        return r;
+    auto_close int messages = memfd_create("messages", MFD_CLOEXEC);
+    const int stdio[3] = { null, to, messages };
+    const struct rollbox_run_options options = { .size = sizeof options,
+        .argv = argv,
+        .stdio_fds = stdio,
+        .timeout_ms = -1,
+        .output_limit = -1 };
+    r = rollbox_start(runner->engine, plan, &options, &run, error);
+    if (r < 0)
+        return r;
+    close_fd(&to);
+    char data[65536];
+    uint64_t total = 0;
+    ssize_t n;
+    while ((n = read(from, data, sizeof data)) > 0 && r == 0) {
+        total += (uint64_t)n;
+        if (total > limit || write(fd, data, (size_t)n) != n)
+            r = error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EFBIG, "build",
+                "%.300s is too large (--max-bytes sets the limit)", url);
+    }
+    if (r < 0)
+        (void)rollbox_kill(run, ROLLBOX_OUTCOME_ERROR);
+    (void)rollbox_wait(run, -1, &result);
+    if (r == 0 && result->outcome == ROLLBOX_OUTCOME_ERROR) {
+        *error = result->error;
+        r = -MAX(result->error.error_number, 1);
+    } else if (r == 0 && (result->outcome != ROLLBOX_OUTCOME_EXIT || result->exit_code)) {
+        ssize_t length = pread(messages, data, 300, 0);
+
+        while (length > 0 && data[length - 1] == '\n')
+            length--;
+        r = error_set(error, ROLLBOX_ERR_IO, EIO, "build",
+            "%.300s cannot be downloaded: %.*s; a build reaches the hosts of --allow alone", url,
+            (int)MAX(length, (ssize_t)0), data);
+    }
+    rollbox_run_free(run);
+    if (r == 0)
+        *ret_fd = TAKE_FD(fd);
+    return r;
+}

@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Adds layers to images of the store, as a build does, and publishes the images.
+ *
+ * The new layer's files come from a callback that writes a tar, or from an export of a sandbox.
+ * Both are read in a confined child process (confine.h), which is trusted no more than their
+ * authors: the parent computes the digests and publishes the layer.
+ */
+#ifndef ROLLBOX_STORE_ADD_LAYER_H
+#define ROLLBOX_STORE_ADD_LAYER_H
+
+#include <archive.h>
+#include <jansson.h>
+#include <stdbool.h>
+#include <stddef.h>
+
+#include <rollbox/rollbox.h>
+
+#include "store/job.h"
+#include "store/manifest.h"
+#include "store/store.h"
+#include "store/unpack.h"
+
+/* Layers of the store, bottom first, each locked. */
+struct layer_list {
+    size_t n;
+    char **ids;
+    int *fs_fds; /* O_PATH descriptors of layers/ID/fs */
+    int *locks;
+};
+
+/* Those of an image; -ENOMEM or another -errno. */
+int layer_list_of(const struct store_image *image, struct layer_list *ret_list);
+int layer_list_copy(const struct layer_list *list, struct layer_list *ret_list);
+void layer_list_done(struct layer_list *list);
+
+/* The merged view of the layers: the top directory. stack_done frees it. -ENOMEM or -errno. */
+int layer_list_stack(const struct layer_list *list, struct stack *ret_stack);
+
+/* Writes the entries of a layer, in the child. *ret_report may be a JSON object for the caller. */
+struct layer_writer {
+    int (*write)(
+        void *context, struct archive *tar, json_t **ret_report, struct rollbox_error *error);
+    void *context;
+    const int *readable; /* descriptors of what it reads */
+    size_t n_readable;
+    struct unpack_limits limits;
+};
+
+/* Adds the layer to the list, unless it has no entries. *ret_report (may be NULL): the writer's. */
+int add_written_layer(int store, struct layer_list *list, const struct layer_writer *writer,
+    json_t **ret_report, struct rollbox_error *error);
+
+/* The same for an export of a sandbox whose root is made of these layers (VERB_EXPORT), read from
+ * `archive`. `left_out`: paths that are removed if they are empty files or directories, as places
+ * to mount something; ended by NULL. */
+int add_exported_layers(int store, struct layer_list *list, int archive,
+    const char *const *left_out, struct rollbox_error *error);
+
+/* Publishes an image of these layers in place of one of the same name. Borrows the manifest, whose
+ * name and layers are filled in. */
+int add_image(int store, const char *name, const struct layer_list *list, struct manifest *manifest,
+    struct rollbox_error *error);
+
+#endif

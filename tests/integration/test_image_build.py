@@ -1,0 +1,300 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Images from Dockerfiles: instructions, the cache of steps, and what is refused."""
+
+import asyncio
+import io
+import os
+import tarfile
+
+import pytest
+import rollbox
+from built_images import Builds
+
+pytestmark = pytest.mark.skipif(
+    os.geteuid() != 0, reason="an ordinary user has no sandboxes of many users yet"
+)
+
+
+@pytest.fixture(scope="module")
+def builds():
+    return Builds()
+
+
+def tar_of(*entries):
+    """A tar of (name, content or link target, settings)."""
+    to = io.BytesIO()
+    with tarfile.open(fileobj=to, mode="w:gz") as tar:
+        for name, content, settings in entries:
+            info = tarfile.TarInfo(name)
+            for key, value in settings.items():
+                setattr(info, key, value)
+            if info.type == tarfile.REGTYPE:
+                info.size = len(content)
+            tar.addfile(info, io.BytesIO(content) if content else None)
+    return to.getvalue()
+
+
+def test_run_changes_are_in_the_image_with_their_owners(builds):
+    builds.made("""\
+        FROM base
+        RUN echo one > /one && chown alice:staff /one && chmod 4755 /one && rm /etc/hosts /high || true
+        RUN mkdir /shared && chmod 2775 /shared && chown :staff /shared && chmod g+s /shared
+        RUN rm -rf /home/bob && mkdir /home/bob && ln -s one /link && mkfifo /fifo
+        """)
+    assert builds.run("stat -c '%u %g %a' /one /shared") == "1000 50 4755\n0 50 2775\n"
+    assert builds.run("ls /home/bob; readlink /link; stat -c %F /fifo") == "one\nfifo\n"
+
+
+def test_a_second_build_runs_nothing(builds):
+    context = builds.context("FROM base\nWORKDIR /w\nCOPY a .\nRUN cat a > b\n", {"a": "x"})
+    first = builds.build(context)
+    assert [row["cached"] for row in first["steps"]] == [False] * 4
+    os.utime(context / "a", (1, 1))
+    again = builds.build(context)
+    assert [row["cached"] for row in again["steps"]] == [False, True, True, True]
+    (context / "a").write_text("y")
+    changed = builds.build(context)
+    assert [row["cached"] for row in changed["steps"]] == [False, True, False, False]
+    assert builds.run("cat /w/b") == "y"
+    assert not any(row["cached"] for row in builds.build(context, "--no-cache")["steps"])
+
+
+def test_a_step_is_an_image_that_sandboxes_can_have(builds):
+    made = builds.made("FROM base\nRUN echo 1 > /n\nRUN echo 2 > /n\n")
+    first, second = (row["image"] for row in made["steps"][1:])
+    assert builds.run("cat /n", image=first) == "1\n"
+    assert builds.run("cat /n", image=second) == "2\n"
+
+
+def test_variables_follow_their_scopes(builds):
+    made = """\
+        ARG BASE=base
+        ARG GLOBAL=global
+        FROM $BASE AS first
+        ARG GLOBAL
+        ARG GIVEN=default
+        ARG LOCAL=local
+        ENV SHOWN=${GIVEN}-${LOCAL:+set} HIDDEN="a b" ESCAPED=\\$LOCAL
+        ARG HIDDEN=arg
+        RUN echo "$GLOBAL $GIVEN $LOCAL $SHOWN $HIDDEN" > /first
+        FROM first
+        RUN echo "${GLOBAL:-none} ${LOCAL:-none} $SHOWN" > /second
+        """
+    builds.made(made, None, "--build-arg", "GIVEN=given")
+    assert builds.run("cat /first /second") == "global given local given-set a b\nnone none given-set\n"
+    assert "ESCAPED=$LOCAL" in builds.config()["env"]
+
+
+def test_copy_places_files_as_docker_does(builds):
+    files = {"a": "a", "d/b": "b", "d/e/c": "c", "x1": "1", "x2": "2"}
+    builds.made(
+        """\
+        FROM base
+        WORKDIR /w
+        COPY a new
+        COPY a /home/alice
+        COPY d /into/here
+        COPY x? many/
+        COPY --chown=alice:staff --chmod=640 a owned
+        COPY ["a", "with blank"]
+        COPY d/e/c d2/
+        COPY <<one <<"two" /docs/
+        $HOME is ${PATH}
+        one
+        $HOME
+        two
+        """,
+        files,
+    )
+    assert builds.run("cd /w; cat new /home/alice/a /into/here/b /into/here/e/c many/x1 many/x2 d2/c") == "aabc12c"
+    assert builds.run("cd /w; stat -c '%u %g %a' owned new 'with blank'") == "1000 50 640\n0 0 644\n0 0 644\n"
+    assert builds.run("cat /docs/one /docs/two; stat -c '%u %a' /home/alice") == " is /bin\n$HOME\n1000 700\n"
+
+
+def test_stages_copy_from_each_other(builds):
+    made = builds.made(
+        """\
+        FROM base AS builder
+        RUN echo built > /out && chown alice /out && chmod 755 /out
+        FROM base AS unused
+        RUN exit 1
+        FROM scratch
+        COPY --from=builder /out /bin/busybox /
+        COPY --from=0 /etc/passwd /etc/
+        COPY --from=base /etc/group /etc/group
+        """
+    )
+    assert [row["stage"] for row in made["steps"]] == [0, 0, 2, 2, 2, 2]
+    env = builds.store.caller.environment(ROLLBOX_STORE=str(builds.store.path))
+    words = ["--users", "many", "--image", "made", "--", "/busybox", "stat", "-c", "%u %a", "/out"]
+    assert builds.store.caller.run(*words, env=env).stdout == "0 755\n"
+
+
+def test_the_configuration_is_kept(builds):
+    builds.made("""\
+        FROM base
+        LABEL a=b "c d"='e f'
+        EXPOSE 80 53/udp 8000-8001
+        VOLUME /data ["x"]
+        STOPSIGNAL SIGINT
+        USER alice
+        SHELL ["/bin/sh", "-e", "-c"]
+        HEALTHCHECK --interval=1m30s --retries=2 CMD true
+        ENTRYPOINT ["echo"]
+        CMD run $PATH
+        """)
+    config = builds.config()
+    assert config["user"] == "alice" and config["entrypoint"] == ["echo"]
+    assert config["cmd"] == ["/bin/sh", "-e", "-c", "run $PATH"]
+    oci = builds.oci()["config"]
+    assert oci["Labels"] == {"a": "b", "c d": "e f"}
+    assert sorted(oci["ExposedPorts"]) == ["53/udp", "80/tcp", "8000/tcp", "8001/tcp"]
+    assert oci["Healthcheck"] == {"Test": ["CMD-SHELL", "true"], "Interval": 90 * 10**9, "Retries": 2}
+    assert oci["StopSignal"] == "SIGINT" and oci["Shell"] == ["/bin/sh", "-e", "-c"]
+
+
+def test_user_shell_and_working_directory_hold_in_run(builds):
+    builds.made("""\
+        FROM base
+        WORKDIR /home/alice
+        USER alice
+        RUN pwd > where; id -u >> where; echo $HOME >> where
+        RUN ["/bin/sh", "-c", "echo json >> where"]
+        SHELL ["/bin/sh", "-x", "-c"]
+        RUN <<EOF
+        echo heredoc >> where
+        EOF
+        RUN cat <<EOF >> where
+        $HOME
+        EOF
+        """)
+    assert builds.run("cat where; stat -c %u where", "--user", "alice") == (
+        "/home/alice\n1000\n/home/alice\njson\nheredoc\n/home/alice\n1000\n"
+    )
+
+
+def test_dockerignore_hides_files(builds):
+    files = {
+        ".dockerignore": "# comment\n*.log\nsecret\n!keep.log\n**/deep\ndir/*\n!dir/kept\n",
+        "a.log": "", "keep.log": "", "secret/key": "", "x/y/deep": "", "x/y/shown": "", "dir/gone": "", "dir/kept": "",
+    }  # fmt: skip
+    builds.made("FROM base\nCOPY . /c\n", files)
+    assert builds.run("cd /c; find . -type f | sort").split() == [
+        "./.dockerignore", "./Dockerfile", "./dir/kept", "./keep.log", "./x/y/shown",
+    ]  # fmt: skip
+    message = builds.refused("FROM base\nCOPY a.log /\n", files)["message"]
+    assert message.startswith("Dockerfile:2:") and ".dockerignore" in message
+
+
+def test_add_unpacks_archives(builds):
+    archive = tar_of(
+        ("d/f", b"f", {"mode": 0o640, "uid": 1000}),
+        ("d/l", None, {"type": tarfile.SYMTYPE, "linkname": "f"}),
+        ("d/h", None, {"type": tarfile.LNKTYPE, "linkname": "d/f"}),
+        ("d/null", None, {"type": tarfile.CHRTYPE, "devmajor": 1, "devminor": 3}),
+    )
+    builds.made("FROM base\nADD x.tgz /to/\nADD plain /to/\nCOPY x.tgz /to/\n", {"x.tgz": archive, "plain": "text"})
+    assert builds.run("cd /to; stat -c '%u %a %h' d/f; readlink d/l; ls d; cat plain; test -s x.tgz") == (
+        "1000 640 2\nf\nf\nh\nl\ntext"
+    )
+
+
+def test_secrets_are_in_no_layer(builds):
+    made = builds.made(
+        "FROM base\nRUN --mount=type=secret,id=s cat /run/secrets/s > /len\nRUN --mount=type=secret,id=v,env=V echo $V > /v\n",
+        {"s.txt": "top"},
+        "--secret", f"id=s,src={builds.store.home / f'context{builds.number + 1}' / 's.txt'}", "--secret", "id=v,env=VALUE",
+        env={"VALUE": "variable"},
+    )  # fmt: skip
+    assert made["steps"][1]["image"]
+    assert builds.run("cat /len /v; ls /run/secrets 2>&1 || true").startswith("topvariable\n")
+    assert "No such file" in builds.run("ls /run/secrets 2>&1 || true")
+    error = builds.refused("FROM base\nRUN --mount=type=secret,id=none,required true\n")
+    assert "--secret id=none" in error["message"]
+
+
+@pytest.mark.parametrize(
+    "text, line, words",
+    [
+        ("FROM base\nFOO x\n", 2, "no instruction"),
+        ("RUN x\n", 1, "before the first FROM"),
+        ("FROM base\nCOPY ../x /\n", 2, "No such file"),
+        ("FROM base\nCOPY missing* /\n", 2, "matches no file"),
+        ("FROM base\nCOPY a a b\n", 2, "must be a directory"),
+        ("FROM base\nRUN exit 3\n", 2, "exit status 3"),
+        ("FROM base\nRUN <<EOF\n", 2, "has no end"),
+        ("FROM base\nENV A=${B\n", 2, "} is missing"),
+        ("FROM base\n\n# c\nRUN --mount=type=bind,target=/x true\n", 4, "not supported"),
+        ("FROM base\nONBUILD RUN x\n", 2, "ONBUILD"),
+        ("FROM none\n", 1, "not in the store"),
+        ("FROM --platform=linux/s390x base\n", 1, "platform"),
+        ("FROM base\nRUN --network=host true\n", 2, "--network=host"),
+        ("FROM base\nEXPOSE http\n", 2, "not a port"),
+        ("FROM base\nCOPY --chown=nobody1 a /\n", 2, "no user"),
+        ("FROM base\nCOPY --what=1 a /\n", 2, "no flag"),
+    ],
+)
+def test_errors_name_the_line(builds, text, line, words):
+    message = builds.refused(text, {"a": "x"})["message"]
+    assert message.startswith(f"Dockerfile:{line}: ") and words in message
+    builds.store.clean()
+
+
+def test_links_of_the_context_do_not_lead_out(builds):
+    context = builds.context("FROM base\nCOPY out /\n")
+    (context / "out").symlink_to("/etc/passwd")
+    assert "No such file" in builds.build(context, status=125)["error"]["message"]
+    (context / "dir").mkdir()
+    (context / "dir" / "link").symlink_to("/etc/shadow")
+    (context / "Dockerfile").write_text("FROM base\nCOPY dir /dir/\n")
+    builds.build(context)
+    assert builds.run("readlink /dir/link") == "/etc/shadow\n"
+
+
+def test_links_of_the_image_do_not_lead_out(builds):
+    """A destination behind a link is in the image, not on the host."""
+    mark = builds.store.home / "outside"
+    mark.mkdir()
+    builds.made(f"FROM base\nRUN ln -s {mark} /l && ln -s /etc /e\nCOPY a /l/a\nCOPY a /e/\n", {"a": "x"})
+    assert os.listdir(mark) == []
+    assert builds.run(f"cat {mark}/a /etc/a; readlink /e") == "xx/etc\n"
+
+
+def test_archives_that_lead_out_are_refused(builds):
+    for entries in (
+        [("../x", b"x", {})],
+        [("l", None, {"type": tarfile.SYMTYPE, "linkname": "/etc"}), ("l/x", b"x", {})],
+        [(".wh.etc", b"", {})],
+        [("h", None, {"type": tarfile.LNKTYPE, "linkname": "../../etc/passwd"})],
+    ):
+        error = builds.refused("FROM base\nADD x.tgz /\n", {"x.tgz": tar_of(*entries)})
+        assert error["message"].startswith("Dockerfile:2: ")
+        builds.store.clean()
+
+
+def test_archives_that_grow_too_much_are_refused(builds):
+    bomb = tar_of(("zeros", bytes(8 << 20), {}))
+    error = builds.refused("FROM base\nADD x.tgz /\n", {"x.tgz": bomb}, "--max-bytes", str(1 << 20))
+    assert "--max-bytes" in error["message"]
+    builds.store.clean()
+
+
+def test_processes_of_a_step_end_with_it(builds):
+    builds.made("FROM base\nRUN (while :; do echo x >> /grows; done) & sleep 0.1\nRUN wc -c < /grows > /a; wc -c < /grows > /b\n")
+    assert builds.run("cmp /a /b && echo same") == "same\n"
+
+
+def test_steps_have_no_network(builds):
+    builds.made("FROM base\nRUN ping -c 1 -W 1 192.0.2.1 && exit 1 || true\nRUN --network=none true\n")
+
+
+def test_python_builds_images(builds, monkeypatch):
+    monkeypatch.setenv("ROLLBOX_STORE", str(builds.store.path))
+    context = builds.context("FROM base\nARG A\nRUN echo $A > /a\n")
+    image = rollbox.build_image(context, tag="made", build_args={"A": "py"})
+    assert image.name == "made" and image.steps[-1].instruction == "RUN"
+    again = asyncio.run(rollbox.build_image_async(context, tag="made", build_args={"A": "py"}))
+    assert again.steps[-1].cached
+    with pytest.raises(rollbox.InvalidArgument, match="no stage none"):
+        rollbox.build_image(context, target="none")
+    assert builds.run("cat /a") == "py\n"
