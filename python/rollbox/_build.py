@@ -7,8 +7,9 @@ import asyncio
 import json
 import os
 import subprocess
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Mapping, Optional, Sequence, Union
+from typing import Any, Optional, Union
 
 from ._core import errors, ffi
 from ._core.policy import Policy
