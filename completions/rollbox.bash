@@ -51,7 +51,7 @@ _rollbox() {
         ;;
     image)
         if ((COMP_CWORD == 2)); then
-            COMPREPLY=($(compgen -W 'import pull push export ls rm inspect show' -- "$cur"))
+            COMPREPLY=($(compgen -W 'import pull push export ls build rm inspect show' -- "$cur"))
             return
         fi
         command="$command ${COMP_WORDS[2]}" first=3
@@ -149,6 +149,7 @@ _rollbox() {
     'image push') options='--insecure --authfile --creds --stall --compression --config-of --json --help' ;;
     'image export') options='--compression --config-of --json --help' ;;
     'image ls') options='--quiet --json --help' ;;
+    'image build') options='--tag --file --build-arg --target --no-cache --secret --progress --max-entries --max-bytes --max-ratio --json --policy --memory --processes --cpus --disk --disk-at --timeout --net --allow --allow-file --net-log --net-record --net-replay --engine --help' ;;
     'image rm') options='--json --help' ;;
     'image inspect') options='--json --help' ;;
     'image show') options='--json --help' ;;
@@ -190,6 +191,7 @@ _rollbox() {
         done
     fi
     case $prev in
+    --progress) COMPREPLY=($(compgen -W 'auto plain tty json quiet' -- "$cur")); return ;;
     --log-level) COMPREPLY=($(compgen -W 'error warn info debug' -- "$cur")); return ;;
     --log-format) COMPREPLY=($(compgen -W 'text json' -- "$cur")); return ;;
     --auto-snapshot) COMPREPLY=($(compgen -W 'changed off' -- "$cur")); return ;;
@@ -204,7 +206,7 @@ _rollbox() {
     --from) _rollbox_names "$(_rollbox_snapshots)"; return ;;
     --template) _rollbox_list template ls -q; return ;;
     --image) _rollbox_list image ls -q; return ;;
-    --output | -o | --output | -o | --record | --record | --parent | --authfile | --creds | --policy | --readable | --python | --writable | --shared | --denied | --cwd | --allow-file | --net-log | --net-record | --net-replay | --config | --tls-cert | --tls-key | --tls-client-ca | --tokens | --engine | --socket) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    --file | -f | --output | -o | --output | -o | --record | --record | --parent | --authfile | --creds | --policy | --readable | --python | --writable | --shared | --denied | --cwd | --allow-file | --net-log | --net-record | --net-replay | --config | --tls-cert | --tls-key | --tls-client-ca | --tokens | --engine | --socket) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     esac
     case $command in
     completion) COMPREPLY=($(compgen -W 'bash zsh fish' -- "$cur")); return ;;

@@ -45,7 +45,7 @@ _rollbox() {
         ;;
     image)
         if ((CURRENT == 3)); then
-            compadd -- import pull push export ls rm inspect show
+            compadd -- import pull push export ls build rm inspect show
             return
         fi
         command="$command $words[3]" first=3
@@ -872,6 +872,39 @@ _rollbox() {
             '*--json[print the result as one JSON object]' \
             '*-h[print this help]' \
             '*--help[print this help]'
+        ;;
+    'image build')
+        _arguments -s -S \
+            '*-t[the image'\''s name in the store (default\: none, only the steps are kept)]:NAME:' \
+            '*--tag=[the image'\''s name in the store (default\: none, only the steps are kept)]:NAME:' \
+            '*-f[the Dockerfile; - is standard input (default\: Dockerfile of the context)]:FILE:_files' \
+            '*--file=[the Dockerfile; - is standard input (default\: Dockerfile of the context)]:FILE:_files' \
+            '*--build-arg=[the value of an ARG; without =VALUE that of the caller'\''s variable]:NAME[=VALUE]:' \
+            '*--target=[the stage to build, by name or number (default\: the last one)]:STAGE:' \
+            '*--no-cache[carry out all steps again]' \
+            '*--secret=[a secret for RUN --mount=type=secret\: a file, or a variable by env=VARIABLE]:id=ID,src=FILE:' \
+            '*--progress=[the form of the progress on standard error (default auto)]:value:(auto plain tty json quiet)' \
+            '*--max-entries=[refuse more files and directories than N (default 2000000)]:N:' \
+            '*--max-bytes=[refuse an image that unpacks to more bytes (default 64 GiB)]:N:' \
+            '*--max-ratio=[refuse layers that unpack to more than N times their size (default 500)]:N:' \
+            '*--json[print the result as one JSON object]' \
+            '*--policy=[a policy file (JSON); the options below add to it. A replay uses it instead of the record'\''s policy]:FILE:_files' \
+            '*--memory=[memory of the whole sandbox, such as 256M (default 512M)]:SIZE:' \
+            '*--processes=[processes and threads at once (default 64, or 4 a CPU if more)]:N:' \
+            '*--cpus=[CPUs, fractions allowed (default\: no limit)]:N:' \
+            '*--disk=[size of private files (default 1G, at most 3/4 of the memory)]:SIZE:' \
+            '*--disk-at=[where written files are kept\: in memory, or on the store'\''s disk (default memory)]:value:(memory store)' \
+            '*--timeout=[wall-clock limit, fractions allowed; none\: no limit (default\: 300 for a run, none in a session)]:SECONDS:' \
+            '*--net=[network (default none; with --allow\: allow)]:value:(none loopback allow host)' \
+            '*--allow=[a host that may be reached, such as pypi.org, '\''*.example.org\:8443'\'', 192.0.2.0/24 or @pypi]:HOST[:PORT]:' \
+            '*--allow-file=[hosts that may be reached\: one a line, or a JSON list of rules]:FILE:_files' \
+            '*--net-log=[append what the sandbox does in its network to FILE, one JSON object a line]:FILE:_files' \
+            '*--net-record=[record what the sandbox exchanges with its network]:FILE:_files' \
+            '*--net-replay=[answer from a recording, without any network]:FILE:_files' \
+            '*--engine=[use the shared engine on this socket instead of a private one]:SOCKET:_files' \
+            '*-h[print this help]' \
+            '*--help[print this help]' \
+            ':file:_files'
         ;;
     'image rm')
         _arguments -s -S \
