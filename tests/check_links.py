@@ -15,7 +15,7 @@ from pathlib import Path
 from check_layers import DIRECTORIES, LEVEL
 from structure import finish
 
-# store_work is the part of src/store that rollbox-store alone has, above the other one. rollbox-init has the guest
+# store_work is the part of src/store that rollbox-store and rollbox-build have, above the other one. rollbox-init has the guest
 # layer, and the base layer compiled for it.
 PARTS = {"store_work": ("store", 1), "guest_base": ("base", 0)}
 IN_ONE_PROGRAM = {"store_work", "guest", "guest_base"}
@@ -35,7 +35,7 @@ def rank(name):
 def is_below(name, other):
     """May the archive `name` use `other`? Layers of one level may not use each other."""
     if name == "guest" or other in IN_ONE_PROGRAM:
-        return (name, other) == ("guest", "guest_base")
+        return (name, other) in {("guest", "guest_base"), ("build", "store_work")}
     (level, place), (other_level, other_place) = rank(name), rank(other)
     is_same_layer = name.partition("_")[0] == other.partition("_")[0]
     return other_level < level or (is_same_layer and other_place < place)

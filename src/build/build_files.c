@@ -14,7 +14,7 @@
 #include "base/passwd.h"
 #include "base/text.h"
 #include "build/build.h"
-#include "store/fault.h"
+#include "store/volume_job.h"
 
 #define MAX_PASSWD (1u << 20)
 #define MAX_SECRET (1u << 20)
@@ -636,6 +636,53 @@ static int mount_secret(
         build, step, path, &data, mode ? (unsigned)strtoul(mode, NULL, 8) & 0777 : 0400);
 }
 
+/* The name of the volume of a cache: its id, or the path, in letters that such names may have. */
+static char *cache_volume(const char *id) {
+    char hex[DIGEST_HEX + 1], *name;
+    struct digest digest;
+
+    digest_init(&digest);
+    digest_add_sized(&digest, id, strlen(id));
+    digest_end_hex(&digest, hex);
+    return asprintf(&name, "build-cache-%.24s", hex) < 0 ? NULL : name;
+}
+
+/* --mount=type=cache,target=PATH[,id=ID][,sharing=shared|locked|private]: a volume of the store,
+ * which is no part of the layer. */
+static int mount_cache(struct build *build, struct stage *stage, const struct instruction *at,
+    const char *text, struct run_step *step) {
+    auto_free char *target = option_of(text, "target"), *id = option_of(text, "id"),
+                   *sharing = option_of(text, "sharing"), *inner = NULL;
+    struct rollbox_error inner_error = { 0 };
+    json_t *ignored = NULL;
+
+    if (!target)
+        target = option_of(text, "dst");
+    if (!target || !target[0])
+        return step_refuse(build, at, "--mount=type=cache needs target=");
+    auto_free char *path = config_join(&stage->config, target);
+    auto_free char *name = path ? cache_volume(id && id[0] ? id : path) : NULL;
+    if (!name || asprintf(&inner, "%s/.", path) < 0)
+        return build_out_of_memory(build);
+    const bool is_shared = !sharing || strcmp(sharing, "shared") == 0;
+    if (!is_shared && strcmp(sharing, "locked") != 0 && strcmp(sharing, "private") != 0)
+        return step_refuse(build, at, "--mount=type=cache: sharing is shared, locked or private");
+    int r = volume_create(build->store, name, 0, &ignored, &inner_error);
+    json_decref(ignored);
+    if (r < 0 && inner_error.code != ROLLBOX_ERR_CONFLICT) {
+        *build->error = inner_error;
+        return step_failed(build, at, r);
+    }
+    if (!step->volumes)
+        step->volumes = json_object();
+    json_t *volume =
+        json_pack("{s:s, s:s}", "path", path, "mode", is_shared ? "shared" : "exclusive");
+    if (json_object_set_new(step->volumes, name, volume) < 0 ||
+        words_take(&step->mounts, TAKE_PTR(inner)) < 0)
+        return build_out_of_memory(build);
+    return 0;
+}
+
 static int read_mount(struct build *build, struct stage *stage, const struct instruction *at,
     const char *flag, struct run_step *step, struct digest *key) {
     auto_free char *text = NULL;
@@ -647,9 +694,11 @@ static int read_mount(struct build *build, struct stage *stage, const struct ins
     key_text(key, text);
     if (type && strcmp(type, "secret") == 0)
         return mount_secret(build, at, text, step);
+    if (type && strcmp(type, "cache") == 0)
+        return mount_cache(build, stage, at, text, step);
     return dockerfile_refuse(build->error, &build->file, at->line, ROLLBOX_ERR_FEATURE_MISSING,
-        "--mount=type=%s is not supported: of mounts there is type=secret; COPY --from has files "
-        "of other stages",
+        "--mount=type=%s is not supported: of mounts there are cache and secret; COPY --from has "
+        "files of other stages",
         type ? type : "bind");
 }
 

@@ -287,9 +287,12 @@ static int put_entry(void *context, const struct source_entry *entry, struct rol
     struct copying *copying = context;
     const struct copy_step *step = copying->step;
     const bool is_directory = S_ISDIR(entry->st.st_mode);
-    struct owner owner = { 0, 0, entry->owner.mode };
+    struct owner owner = entry->owner;
     auto_free char *path = NULL;
 
+    /* The caller's files are root's; those of an image keep their owners. */
+    if (copying->input->source->ignore)
+        owner.uid = owner.gid = 0;
     if (asprintf(&path, "%s%s%s", copying->to, copying->to[0] && entry->path[0] ? "/" : "",
             entry->path) < 0)
         return fail_copy(error, -ENOMEM, "copy", entry->path);

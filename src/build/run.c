@@ -42,6 +42,8 @@ void run_step_done(struct run_step *step) {
     free(step->files);
     words_done(&step->argv);
     words_done(&step->env);
+    words_done(&step->mounts);
+    json_decref(step->volumes);
     *step = (struct run_step){ 0 };
 }
 
@@ -60,21 +62,23 @@ static int start_engine(struct runner *runner, struct rollbox_error *error) {
 
 /* The caller's policy with the step's image. Builds may need more than the defaults of single
  * programs, so those of builds are larger. */
-static char *policy_of(const struct runner *runner, const char *image, bool offline) {
+static char *policy_of(const struct runner *runner, const struct run_step *step) {
     static const char *const of_network[] = { "net", "net_allow_hosts", "net_allow", "net_secrets",
         "net_log_file", "net_record", "net_replay", "net_max_upload" };
     json_t *policy = json_deep_copy(runner->policy);
 
-    if (image) {
+    if (step) {
         json_t *defaults = json_pack("{s:s, s:s, s:s, s:i, s:s}", "max_memory", "2G", "max_disk",
             "32G", "disk_at", "store", "max_processes", 4096, "timeout", "none");
 
         json_object_update_missing(policy, defaults);
         json_decref(defaults);
-        json_object_set_new(policy, "image", json_string(image));
+        json_object_set_new(policy, "image", json_string(step->image));
         json_object_set_new(policy, "users", json_string("many"));
+        if (step->volumes)
+            json_object_set(policy, "volumes", step->volumes);
     }
-    for (size_t i = 0; offline && i < ARRAY_SIZE(of_network); i++)
+    for (size_t i = 0; step && step->offline && i < ARRAY_SIZE(of_network); i++)
         json_object_del(policy, of_network[i]);
     char *text = json_dumps(policy, JSON_COMPACT | JSON_SORT_KEYS);
     json_decref(policy);
@@ -83,7 +87,7 @@ static char *policy_of(const struct runner *runner, const char *image, bool offl
 
 static int open_sandbox(struct runner *runner, const struct run_step *step,
     struct rollbox_sandbox **ret_sandbox, struct rollbox_error *error) {
-    auto_free char *policy = policy_of(runner, step->image, step->offline);
+    auto_free char *policy = policy_of(runner, step);
     struct rollbox_plan *plan;
 
     if (!policy)
@@ -242,6 +246,8 @@ static int choose_left_out(
         r = words_add(left_out, mounted[i], strlen(mounted[i]));
     for (size_t i = 0; r == 0 && i < step->n_files; i++)
         r = add_made_directories(layers, step->files[i].path, left_out);
+    for (size_t i = 0; r == 0 && i < step->mounts.n; i++)
+        r = add_made_directories(layers, step->mounts.list[i], left_out);
     return r;
 }
 
@@ -327,7 +333,7 @@ int run_fetch(struct runner *runner, const char *url, size_t limit, int *ret_fd,
     char most[32];
     const char *const argv[] = { curl, "-fsSL", "--proto", "=http,https", "--max-filesize", most,
         "--", url, NULL };
-    auto_free char *policy = policy_of(runner, NULL, false);
+    auto_free char *policy = policy_of(runner, NULL);
     const struct rollbox_result *result;
     struct rollbox_plan *plan;
     struct rollbox_run *run;

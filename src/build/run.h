@@ -36,7 +36,8 @@ struct run_step {
     bool offline;           /* whatever the policy allows */
     struct run_file *files; /* there during the command, and not in the layer */
     size_t n_files;
-    const char *ssh_socket; /* of the caller's agent; NULL: none */
+    json_t *volumes;     /* of the policy: caches; NULL: none */
+    struct words mounts; /* their paths */
 };
 
 void run_step_done(struct run_step *step);

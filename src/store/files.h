@@ -97,8 +97,8 @@ void files_owner(int fd, const struct stat *st, struct owner *ret_owner);
  * to root. `fd` -EBADF: a link or a FIFO. */
 void files_image_owner(int fd, const struct stat *st, struct owner *ret_owner);
 
-/* The host's id of root of the sandbox of many users that has written a layer; those of its other
- * users follow. *ret_base 0: it was another kind of sandbox. 0 or -errno. */
+/* The id, as this process sees it, of root of the sandbox of many users that has written a layer;
+ * those of its other users follow. 0 or -errno. */
 int files_many_ids(int layer, uint32_t *ret_base);
 
 /* The attribute of a program's capabilities: of the host's root (revision 2), or of the root of a

@@ -106,6 +106,7 @@ int job_read(int fd, struct job *ret_job, struct rollbox_error *error) {
     }
     job.text = json_is_true(json_object_get(job.root, "text"));
     job.digests = json_is_true(json_object_get(job.root, "digests"));
+    job.many = json_is_true(json_object_get(job.root, "many"));
     job.force = json_is_true(json_object_get(job.root, "force"));
     job.kept = json_is_integer(json_object_get(job.root, "kept"))
                    ? (int)json_integer_value(json_object_get(job.root, "kept"))

@@ -291,7 +291,7 @@ static int write_layers(
 
         export->layer = i;
         tree_digest_begin(&export->digest);
-        r = files_many_ids(layer_at(job, i), &export->id_base);
+        r = job->many ? files_many_ids(layer_at(job, i), &export->id_base) : 0;
         if (r < 0)
             return bad_read(export, r, "the layer");
         r = files_walk(layer_at(job, i), export_visit, export, export->error);

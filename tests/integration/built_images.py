@@ -6,7 +6,7 @@ import textwrap
 from pathlib import Path
 
 from archives import busybox, configuration, entry, layer
-from harness import Caller
+from harness import Caller, binaries
 from image_stores import Store
 
 APPLETS = (
@@ -29,15 +29,19 @@ def base():
     )  # fmt: skip
 
 
+def base_config(layers):
+    config = configuration(layers)
+    config["config"] = {"Env": ["PATH=/bin"], "WorkingDir": "/", "Cmd": ["sh"]}
+    return config
+
+
 class Builds:
     """Builds in a store that has the image `base`."""
 
-    def __init__(self):
-        self.store = Store(Caller("root", 0))
+    def __init__(self, caller=None, name="base"):
+        self.store = Store(caller or Caller("root", 0))
         layers = [base()]
-        config = configuration(layers)
-        config["config"] = {"Env": ["PATH=/bin"], "WorkingDir": "/", "Cmd": ["sh"]}
-        self.store.bring("base", *layers, config=config)
+        self.store.bring(name, *layers, config=base_config(layers))
         self.number = 0
 
     def context(self, dockerfile, files=None):
@@ -45,6 +49,7 @@ class Builds:
         place = self.store.home / f"context{self.number}"
         place.mkdir()
         (place / "Dockerfile").write_text(textwrap.dedent(dockerfile))
+        self.store.caller.own(place, place / "Dockerfile")
         for name, text in (files or {}).items():
             path = place / name
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -74,6 +79,9 @@ class Builds:
 
     def config(self):
         return self.store.json("image", "show", "made")["config"]
+
+    def program(self):
+        return binaries() / "rollbox"
 
     def oci(self):
         """The whole OCI configuration."""

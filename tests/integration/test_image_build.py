@@ -127,7 +127,7 @@ def test_stages_copy_from_each_other(builds):
     assert [row["stage"] for row in made["steps"]] == [0, 0, 2, 2, 2, 2]
     env = builds.store.caller.environment(ROLLBOX_STORE=str(builds.store.path))
     words = ["--users", "many", "--image", "made", "--", "/busybox", "stat", "-c", "%u %a", "/out"]
-    assert builds.store.caller.run(*words, env=env).stdout == "0 755\n"
+    assert builds.store.caller.run(*words, env=env).stdout == "1000 755\n"
 
 
 def test_the_configuration_is_kept(builds):
@@ -286,6 +286,15 @@ def test_processes_of_a_step_end_with_it(builds):
 
 def test_steps_have_no_network(builds):
     builds.made("FROM base\nRUN ping -c 1 -W 1 192.0.2.1 && exit 1 || true\nRUN --network=none true\n")
+
+
+def test_caches_outlive_builds_and_are_in_no_layer(builds):
+    text = "FROM base\nRUN --mount=type=cache,target=/c{options} echo {n} >> /c/log; cat /c/log > /seen\n"
+    builds.made(text.format(n=1, options=""))
+    builds.made(text.format(n=2, options=",sharing=locked"))
+    assert builds.run("cat /seen; ls /c 2>&1 || true").startswith("1\n2\nls: /c: No such file")
+    builds.made(text.format(n=3, options=",id=other"))
+    assert builds.run("cat /seen") == "3\n"
 
 
 def test_python_builds_images(builds, monkeypatch):

@@ -259,6 +259,8 @@ static json_t *describe_parts(const struct op *op, const struct parts *parts, js
         "force", op->verb == VERB_COMMIT && op->commit.force, "since_ns",
         (json_int_t)session->origin.since_ns);
     const json_int_t next = (json_int_t)(STORE_JOB_FIRST_FD + parts->n);
+    if (op->verb == VERB_EXPORT && session->profile->plan->flags & PLAN_MANY_USERS)
+        json_object_set_new(job, "many", json_true());
     if (parts->beside)
         json_object_set_new(job, "shared", json_integer((json_int_t)parts->n_shared));
     if (op->verb == VERB_COMMIT)
