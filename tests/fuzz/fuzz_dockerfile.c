@@ -15,8 +15,10 @@ static void expect(bool holds) {
 }
 
 static const char *find(void *context, const char *name) {
+    static const char *const values[] = { NULL, "", "a value/of $it" };
+
     (void)context;
-    return strlen(name) % 3 == 0 ? NULL : strlen(name) % 3 == 1 ? "" : "a value/of $it";
+    return values[strlen(name) % 3];
 }
 
 static void check_words(const struct words *words) {

@@ -82,7 +82,7 @@ def test_a_build_that_is_killed_in_a_command_leaves_nothing(builds):
     builds.store.clean()
 
 
-def test_a_full_disk_is_told_and_leaves_nothing(builds):
+def test_full_disk_fails_with_a_clear_error(builds):
     """The store lies on a small file system, which a step fills."""
     place = builds.store.path
     image = builds.store.home / "disk"

@@ -43,7 +43,7 @@ TEST(an_escaped_escape_ends_the_line) {
     dockerfile_done(&file);
 }
 
-TEST(flags_and_json_are_told_apart_from_arguments) {
+TEST(flags_and_json_arguments_are_split) {
     struct dockerfile file = parsed("copy --from=x --chown=\"a b\" [\"c\", \"d e\"]\nRUN [ x ]\n");
 
     ASSERT_EQ(file.items[0].flags.n, 2);
@@ -78,7 +78,9 @@ TEST(bad_lines_are_named) {
 
 static const char *find(void *context, const char *name) {
     (void)context;
-    return strcmp(name, "a") == 0 ? "one/two/two" : strcmp(name, "empty") == 0 ? "" : NULL;
+    if (strcmp(name, "a") == 0)
+        return "one/two/two";
+    return strcmp(name, "empty") == 0 ? "" : NULL;
 }
 
 static void expands(const char *text, const char *wanted) {
