@@ -572,6 +572,7 @@ _rollbox() {
     'cp')
         _arguments -s -S \
             '*--no-progress[no progress bar on a terminal]' \
+            '*--chown=[with users many\: who gets the files in the sandbox (default\: root)]:USER[:GROUP]:' \
             '*--json[print the result as one JSON object]' \
             '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
             '*-h[print this help]' \
@@ -1122,6 +1123,9 @@ _rollbox() {
             '*--tls-client-ca=[accept client certificates of these authorities; see rollbox token create --certificate]:FILE:_files' \
             '*--tls-client-required[refuse clients without a certificate]' \
             '*--drain=[how long open requests may take after SIGTERM (default 30)]:SECONDS:' \
+            '*--state=[keep answers for retries, detached sandboxes and durable leases there\: they outlive it]:DIR:_files' \
+            '*--engines=[start N engines, and share the sandboxes out by load (default 1)]:N:' \
+            '*--engine-per-tenant[start an engine for each tenant]' \
             '*--tokens=[the file of the tokens]:FILE:_files' \
             '*--engine=[use the shared engine on this socket instead of a private one]:SOCKET:_files' \
             '*-h[print this help]' \
