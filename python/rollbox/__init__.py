@@ -18,6 +18,7 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
+from . import images
 from ._batch import code_job, iter_many, run_many
 from ._build import BuiltImage, BuiltStep, build_image, build_image_async
 from ._clone_result import Clone, WorkFailed
@@ -135,6 +136,7 @@ __all__ = [
     "code_job",
     "default_engine",
     "doctor",
+    "images",
     "iter_many",
     "iter_many_async",
     "run_many",

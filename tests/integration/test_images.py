@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 from archives import (ARCHITECTURE, PACKERS, busybox, configuration, digest, docker_members, entry, layer, oci_blobs, write_layout, write_oci, write_tar)
 from harness import binaries, caller, place  # noqa: F401
-from image_stores import BASE, store  # noqa: F401
+from image_stores import BASE, Store, open_up, run, store  # noqa: F401
+from registries import registry  # noqa: F401
 
 
 def test_whiteouts_opaque_and_types(store):
@@ -378,6 +379,22 @@ def test_debootstrap(store, place_of_root):
     assert {name: (kinds[what[0]], len(what[2]) if what[0] == "f" else what[2]) for name, what in found.items() if what[0] in kinds} == expected
     store.clean()
     assert store.json("image", "import", "--name", "again", path, timeout=600)["new_layers"] == 0
+
+
+@pytest.mark.skipif(not os.environ.get("ROLLBOX_SOAK"), reason="takes minutes and the network; make soak runs it")
+@pytest.mark.timeout_s(1500)
+def test_debootstrap_through_a_registry(store, registry, place_of_root):
+    """A Debian with python is pushed and pulled elsewhere: the same files, and its python runs."""
+    file = store.home / "base.tar"
+    subprocess.run(["tar", "-C", place_of_root, "--sort=name", "--xattrs", "--xattrs-include=*", "-cf", file, "."], check=True)
+    store.json("image", "import", "--name", "debian", store.archive(oci_blobs([file.read_bytes()], pack=bytes)), timeout=600)
+    store.json("image", "push", "debian", registry.reference("debian"), timeout=600)
+    other = Store(store.caller)
+    done = other.call("image", "pull", "--name", "debian", registry.reference("debian"), timeout=600)
+    assert done.returncode == 0, done.stderr
+    assert other.merged("debian") == store.merged("debian")
+    assert run(other, "/usr/bin/python3", "-c", "print(6 * 7)", image="debian").stdout == "42\n"
+    open_up(other.home)
 
 
 @pytest.fixture(scope="module")
