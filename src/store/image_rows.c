@@ -212,8 +212,10 @@ int image_rows_prune(
     const int64_t now = time(NULL);
     struct image_rows rows;
     struct image_row *row;
-    int r = image_rows_read(store, &rows, error);
 
+    if (!options->keep_bytes && !options->older_s)
+        return 0;
+    int r = image_rows_read(store, &rows, error);
     if (r < 0)
         return r;
     for (size_t i = 0; r == 0 && options->older_s && i < rows.n; i++)

@@ -278,6 +278,11 @@ static int visit(void *context, const struct files_entry *entry, struct rollbox_
         return 0;
     if (name_entry(writer, entry->path, &name) < 0)
         return bad_read(writer, -ENOMEM, entry->path);
+    /* A guest may have made a file whose name would mean a deletion. */
+    if (strncmp(entry->name, ".wh.", 4) == 0 && entry->path_length)
+        return error_set(writer->error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "export",
+            "%s cannot be a file of an OCI image, in which its name means a deletion; rename it",
+            files_printable(entry->path));
     if (files_is_whiteout(&entry->st)) {
         char *slash = strrchr(name.data, '/');
 

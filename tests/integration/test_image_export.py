@@ -171,6 +171,14 @@ def test_stored_snapshot_becomes_an_image(store, caller):  # noqa: F811
     assert done.returncode == 0, done.stderr
 
 
+def test_file_whose_name_means_a_deletion_is_refused(store):
+    """An image cannot have one, but a guest can make one in a snapshot."""
+    store.bring("a", BASE)
+    (store.file(store.layers("a")[0], ".wh.kept")).write_bytes(b"")
+    message = store.call("image", "export", "a", store.home / "o").stderr.decode()
+    assert ".wh.kept" in message and "rename it" in message
+
+
 def test_push_and_pull_elsewhere_are_equal(store, caller, registry):  # noqa: F811
     """The second push sends only the manifest."""
     layers = [BASE, ABOVE]

@@ -297,6 +297,57 @@ def test_refused_references(store, bad):
     assert json.loads(done.stderr)["error"]["code"] == "invalid_argument"
 
 
+def test_hostile_manifests(store, registry):
+    """Sizes, digests and lists that no image has."""
+    registry.put("app", "1", BASE)
+    good = manifest_of(registry)
+
+    def layers(**changes):
+        return {**good, "layers": [{**good["layers"][0], **changes}]}
+
+    for manifest, code in [
+        (layers(size=1 << 62), "invalid_argument"),
+        (layers(size=-1), "damaged"),
+        (layers(digest="sha256:../../etc/passwd"), "damaged"),
+        (layers(digest="md5:00"), "damaged"),
+        ({**good, "layers": good["layers"] * 2}, "damaged"),
+        ({**good, "layers": []}, "damaged"),
+        ({**good, "config": {"digest": "sha256:x"}}, "damaged"),
+        ({"schemaVersion": 1, "fsLayers": []}, "invalid_argument"),
+        ([], "damaged"),
+    ]:
+        text = json.dumps(manifest).encode()
+        registry.fault = lambda method, path: (lambda data: text) if "/manifests/" in path else None
+        done = store.call("image", "pull", "--json", registry.reference("app"))
+        assert done.returncode == 125, manifest
+        assert json.loads(done.stderr)["error"]["code"] in (code, "io"), (manifest, done.stderr)
+    store.clean()
+
+
+def test_image_of_the_same_layer_twice(store, registry):
+    """And one with a layer that has no entry, which is not stored."""
+    registry.put("app", "1", BASE, ABOVE, bytes(1024), BASE)
+    found = pull(store, "--name", "a", registry.reference("app"))
+    # The second time its directories are those of the layers below, so it is another layer.
+    assert found["layers"] == 3
+    registry.put("app", "2", BASE, ABOVE, bytes(1024), BASE, config={**configuration([BASE, ABOVE, bytes(1024), BASE]), "author": "x"})
+    assert pull(store, "--name", "b", registry.reference("app", "2"))["fetched_layers"] == 0
+    # All but the number of links of merged directories.
+    seen = [{path: row[:4] for path, row in store.merged(name).items()} for name in "ab"]
+    assert seen[0] == seen[1]
+
+
+def test_damaged_layer_is_fetched_again(store, registry):
+    registry.put("app", "1", BASE, ABOVE)
+    pull(store, "--name", "a", registry.reference("app"))
+    base = store.layers("a")[0]
+    store.file(base, "kept").write_bytes(b"other")
+    assert store.json("store", "fsck", status=1)["damaged"]
+    found = pull(store, "--missing", "--name", "a", registry.reference("app"))
+    assert found["pulled"] and found["fetched_layers"] >= 1
+    store.clean()
+
+
 def test_full_disk(store, registry):
     """The store is on a file system without room for the layer: a clear error, and nothing half-made."""
     registry.put("app", "1", layer(entry("big", os.urandom(6 << 20))))
