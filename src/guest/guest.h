@@ -45,7 +45,7 @@ enum guest_request {
     GUEST_CREATE, /* to the launcher: GUEST_ID? GUEST_AFFINITY? GUEST_HOME? GUEST_UPPER? {GUEST_SEED
                      GUEST_UUID}? {GUEST_SINCE GUEST_GENERATION}? GUEST_CLOCKS?; fds: the sandbox's
                      socket; then as flagged by CREATE_* in header.flags (namespaces, SOURCES,
-                     UPPER, the image); then the layers, bottom first; then `tasks` files of cgroups
+                     UPPER); then the layers, bottom first; then `tasks` files of cgroups
                      v1 to enter */
     GUEST_EXEC,   /* to init: {GUEST_ARG|GUEST_INTERPRETER}+ GUEST_ENV* GUEST_CWD GUEST_PROCESSES?
                      GUEST_TERMINAL? GUEST_NO_TRACE? GUEST_USER? {GUEST_FILE_*}*; fds: stdin,
@@ -85,8 +85,6 @@ enum guest_request {
 enum guest_create_flag {
     GUEST_CREATE_NETNS = 1 << 8,  /* a network namespace to enter */
     GUEST_CREATE_CGROUP = 1 << 9, /* a cgroup v2 directory to be cloned into */
-    GUEST_CREATE_LOADS = 1 << 11, /* an image that is being written, and the socket of its progress:
-                                     the sandbox loads it itself and restores it */
     GUEST_CREATE_KEEPS =
         1
         << 12, /* with an image: init may keep its copy of a resumed process's memory for a while */

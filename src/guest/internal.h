@@ -62,13 +62,11 @@ struct box {
     int proc_sys; /* /proc/sys of its own, while it is set up; -1 */
     const int *tasks; /* of its cgroups v1: the `tasks` files */
     size_t n_tasks;
-    int ruleset;         /* Landlock; -1 */
-    int image, progress; /* to be loaded (restore_load); -1: the launcher has loaded one, or there
-                            is none */
-    bool keeps; /* memory of a restored process may stay in init for a while: it is not charged */
-    bool notes; /* dirty tracking of restored processes */
-    int home;   /* isolation process: the directory of its private files; -1 */
-    int io;     /* init's own /proc/self/io, which cannot be opened later; -1 */
+    int ruleset; /* Landlock; -1 */
+    bool keeps;  /* memory of a restored process may stay in init for a while: it is not charged */
+    bool notes;  /* dirty tracking of restored processes */
+    int home;    /* isolation process: the directory of its private files; -1 */
+    int io;      /* init's own /proc/self/io, which cannot be opened later; -1 */
     uint64_t seed; /* in place of the plan's, if `uuid` is set: the content of the kernel's file of
                       that name */
     const char *uuid;

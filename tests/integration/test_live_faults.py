@@ -153,28 +153,6 @@ def test_zygote_killed_at_any_step():
         assert len(engine.sandboxes()) == 1
 
 
-def test_init_killed_while_it_loads_an_image():
-    """The fork of now that it is for gets another, from a zygote, or is none; its origin runs on, and the next one goes well."""
-    with Engine() as engine:
-        def forked(box, running):
-            with box.fork(1)[0] as kid:
-                return running.asked.of(kid)("x") == "[1, 2, 3]"
-
-        def first_fork(step):
-            """Later ones come from a zygote."""
-            with Sandbox(engine=engine) as box:
-                running = Running(box)
-                with Killer(helper_of(engine, "rollbox-launch"), "*", step) as killer:
-                    with contextlib.suppress(RollboxError, BrokenPipeError):
-                        assert forked(box, running) or step is not NEVER
-                assert running.holds() and forked(box, running), step
-            return killer
-
-        for step in steps(counted(first_fork(NEVER))):
-            first_fork(step)
-        assert not engine.sandboxes()
-
-
 def test_fork_whose_init_is_killed_at_any_step():
     with Engine() as engine, Sandbox(engine=engine) as box:
         running = Running(box)
@@ -224,9 +202,10 @@ def test_zygote_killed_while_a_prefork_waits_for_it():
                 assert running.asked.of(kid.result())("x") == "[1, 2, 3]"
 
 
-@pytest.mark.parametrize("count, name", ((1, "rollbox-launch"), (2, "rollbox-hold")), ids=("init", "zygote"))
-def test_loading_process_cannot_write_to_its_image(count, name):
+@pytest.mark.parametrize("count", (1, 2))
+def test_loading_zygote_cannot_write_to_its_image(count):
     """Not even while it is written."""
+    name = "rollbox-hold"
     with Engine() as engine, Sandbox(Policy(max_memory="1G"), engine=engine) as box:
         running, seen = Running(box), []
         running.asked("y = os.urandom(200 << 20)")

@@ -468,11 +468,6 @@ static uint32_t collect_fds(const struct box *box, const struct box_config *conf
         fds[n++] = mounts->uppers[0];
         flags |= GUEST_CREATE_UPPER;
     }
-    if (config->loads) {
-        fds[n++] = config->loads->fd;
-        fds[n++] = config->loads->progress;
-        flags |= GUEST_CREATE_LOADS;
-    }
     flags |= config->tracks ? GUEST_CREATE_NOTES : 0;
     flags |= box->lower.is_layered ? GUEST_CREATE_LAYERED : 0;
     flags |= config->keeps_image ? GUEST_CREATE_KEEPS : 0;

@@ -78,24 +78,17 @@ struct box_layers {
     void (*release)(void *held);
 };
 
-/* Borrowed descriptors: an image that may be written yet, and the socket that tells how far it is.
- */
-struct box_image {
-    int fd, progress;
-};
-
 struct box_config {
-    struct launcher *launcher;     /* that makes it; NULL: the profile's */
-    bool is_layered;               /* its files are to become a layer */
-    struct box_layers *layers;     /* NULL: it stands on the plan's own files */
-    const uint64_t *seed;          /* NULL: the plan's */
-    const int64_t *ahead_ns;       /* what its CLOCK_MONOTONIC and CLOCK_BOOTTIME are ahead of ours;
-                                      NULL: as the plan, or its image, says */
-    const void *restored_image;    /* whose processes it is prepared with: an identity, never
-                                      followed. NULL: none */
-    const struct box_image *loads; /* an image that it loads itself; NULL: none */
-    bool tracks;                   /* writes of its processes are tracked from their start on */
-    bool keeps_image; /* init may keep the memory that its processes were forked from */
+    struct launcher *launcher;  /* that makes it; NULL: the profile's */
+    bool is_layered;            /* its files are to become a layer */
+    struct box_layers *layers;  /* NULL: it stands on the plan's own files */
+    const uint64_t *seed;       /* NULL: the plan's */
+    const int64_t *ahead_ns;    /* what its CLOCK_MONOTONIC and CLOCK_BOOTTIME are ahead of ours;
+                                   NULL: as the plan, or its image, says */
+    const void *restored_image; /* whose processes it is prepared with: an identity, never
+                                   followed. NULL: none */
+    bool tracks;                /* writes of its processes are tracked from their start on */
+    bool keeps_image;           /* init may keep the memory that its processes were forked from */
 };
 
 enum box_state {

@@ -5,8 +5,6 @@
  * A checkpoint (dump_job.c) is held by a *zygote*, a clone of the profile's launcher that has the
  * image in its memory. The first fork of a snapshot with processes, or reset to it, starts the
  * zygote. It serves any number of boxes, and ends with the snapshot, or when others need its place.
- * The one box of a fork of a running session does without a zygote: it is made while the image is
- * written, and loads the image by itself.
  *
  * In each box init learns once which of its processes are commands, and gets a new pipe for each
  * one that led out of the dumped sandbox. From then on those commands are runs like any other, but

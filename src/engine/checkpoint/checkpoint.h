@@ -115,9 +115,6 @@ void checkpoint_prefork(struct checkpoint *checkpoint, struct profile *profile,
     struct snapshot *base); /* a box for the next one, if there is likely to be one */
 bool checkpoint_is_in_demand(
     struct checkpoint *checkpoint); /* a prefork is taken: is the next one to be made at once? */
-void checkpoint_load_box(struct checkpoint *checkpoint, struct profile *profile,
-    struct snapshot *base); /* for the one who waits for what is being written; live->progress is
-                               gone if there is one */
 
 /* Of a box that the checkpoint's zygote, which there is, makes. */
 void checkpoint_zygote_config(

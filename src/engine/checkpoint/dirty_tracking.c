@@ -58,7 +58,6 @@ static struct dirty_tracking take_tracking(struct dirty_tracking *from) {
 void dirty_tracking_forget(struct session_tracking *tracking) {
     dirty_tracking_end(&tracking->dirty_tracking);
     tracking->box = NULL;
-    tracking->next = checkpoint_put(tracking->next);
 }
 
 static bool is_tracked(const struct dump_request *request) {
@@ -201,41 +200,6 @@ void dirty_tracking_start_zygote(struct checkpoint *checkpoint, struct profile *
         (void)checkpoint_zygote(checkpoint, profile, &zygote, &error);
 }
 
-struct checkpoint *dirty_tracking_next(const struct dump_request *request) {
-    struct session_tracking *tracking = &request->of->tracking;
-    struct engine *engine = request->of->profile->engine;
-
-    /* A dump without a fork restores no sandbox: the preforked one has the parent's processes. */
-    if (!is_tracked(request) || !request->n_forks)
-        return checkpoint_new(engine);
-    struct checkpoint *checkpoint = TAKE_PTR(tracking->next);
-
-    /* With the processes of another checkpoint in it, or on other files. */
-    if (checkpoint && checkpoint->preforked &&
-        (tracking->next_stands_on != request->base ||
-            checkpoint->preforked->lower.restored_image != tracking->dirty_tracking.since))
-        preforked_drop(checkpoint);
-    return checkpoint ? checkpoint : checkpoint_new(engine);
-}
-
-void dirty_tracking_prefork(struct session_checkpoint *of, struct box *box, struct snapshot *base,
-    const struct snapshot *at) {
-    struct session_tracking *tracking = &of->tracking;
-    const struct checkpoint *since = tracking->dirty_tracking.since;
-    struct engine *engine = of->profile->engine;
-
-    if (!since || !since->zygote || tracking->next || engine->stopping || engine->runs.n_queued)
-        return;
-    if (!at || !at->checkpoint || at->checkpoint->parent != since)
-        return;
-    tracking->next = checkpoint_new(engine);
-    tracking->next_stands_on = base;
-    if (tracking->next) {
-        tracking->next->notes = may_note(engine);
-        dirty_tracking_begin_box(&tracking->dirty_tracking, box, base, tracking->next);
-    }
-}
-
 void dirty_tracking_give_back(const struct dump_request *request,
     struct dirty_tracking *take_dirty_tracking, struct checkpoint *checkpoint, bool is_incremental,
     const struct dirty_tracker *trackers, const int *take_fds, size_t n) {
@@ -249,8 +213,7 @@ void dirty_tracking_give_back(const struct dump_request *request,
     }
     checkpoint->notes &=
         !take_dirty_tracking->since; /* what it does is more than noting is of use for */
-    preforked_drop(checkpoint);      /* its box has what was */
-    tracking->next = checkpoint_put(tracking->next); /* and so has this one */
+    preforked_drop(checkpoint);      /* its box has the processes of the parent image */
     for (size_t i = 0; i < n; i++)
         dirty_tracking->trackers[i] = (struct dirty_tracker){ trackers[i].pid, take_fds[i] };
     dirty_tracking->n_trackers = n;

@@ -43,9 +43,6 @@ struct session_tracking {
     bool was_dumped; /* a session, as it ran */
     struct box *box; /* whose open files the trackers are; NULL: there are none */
     struct dirty_tracking dirty_tracking;
-    struct checkpoint *next; /* what the next capture is to fill, with the sandbox that it is for,
-                                ahead of need; NULL; a reference */
-    const struct snapshot *next_stands_on; /* that sandbox: the session's base, then */
 };
 
 /* A session begins, or ends. */
@@ -81,13 +78,6 @@ bool dirty_tracking_is_few(unsigned count);
 void dirty_tracking_born(struct session_checkpoint *of, struct box *box, int *take_fds, size_t n);
 /* Starts the zygote that its fork will want, as soon as possible. */
 void dirty_tracking_start_zygote(struct checkpoint *checkpoint, struct profile *profile);
-/* The state to be captured: for a fork with such a sandbox, if there is one that is right yet.
- * NULL: out of memory. */
-struct checkpoint *dirty_tracking_next(const struct dump_request *request);
-/* The next fork, where there is likely to be one, finds its sandbox, which waits for a second. Not
- * while the last one is on its way: it would take its processors. */
-void dirty_tracking_prefork(struct session_checkpoint *of, struct box *box, struct snapshot *base,
-    const struct snapshot *at);
 /* The processes are dumped: an incremental image, or a new base that is tracked by `fds`, which are
  * taken; 0: no tracking. */
 void dirty_tracking_give_back(const struct dump_request *request,

@@ -360,7 +360,7 @@ int dump_job_start(
             .engine = engine,
             .socket = -EBADF,
             .pidfd = -EBADF,
-            .checkpoint = dirty_tracking_next(request) };
+            .checkpoint = checkpoint_new(engine) };
     struct checkpoint *checkpoint = dump_job ? dump_job->checkpoint : NULL;
     void *shared = r == 0 ? mmap(NULL, sizeof *dump_job->in_calls, PROT_READ | PROT_WRITE,
                                 MAP_SHARED | MAP_ANONYMOUS, -1, 0)

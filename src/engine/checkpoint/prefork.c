@@ -60,17 +60,3 @@ bool checkpoint_is_in_demand(struct checkpoint *checkpoint) {
     checkpoint->taken_ns = clock_now_ns();
     return checkpoint->taken_ns - before_ns < DEMAND_NS;
 }
-
-void checkpoint_load_box(
-    struct checkpoint *checkpoint, struct profile *profile, struct snapshot *base) {
-    if (checkpoint->preforked || !box_has_room(checkpoint->engine))
-        return;
-    auto_close int image = checkpoint_open_to_read(checkpoint->image);
-    if (image < 0)
-        return;
-    const struct box_image loads = { .fd = image, .progress = checkpoint->progress };
-    struct box_config config = { .restored_image = checkpoint, .loads = &loads };
-    make_preforked(checkpoint, profile, base, &config);
-    if (checkpoint->preforked)
-        close_fd(&checkpoint->progress); /* it has the other copy */
-}

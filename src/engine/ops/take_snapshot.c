@@ -180,19 +180,14 @@ static void fail_copy(struct op *op, int error_number) {
             "the files of the sandbox could not be copied");
 }
 
-/* Loading an image takes time, so it begins early. An error is reported when the image is used.
- * Where the one child has loaded the image itself, the next fork wants a zygote. It is made when
- * that child is resumed: earlier, it would take processor time from the child. */
+/* Loading an image takes time, so it begins early. An error is reported when the image is used. */
 static void load_ahead(struct op *op) {
     struct checkpoint *checkpoint = op->take.checkpoint;
     struct launcher *zygote;
 
     if (op->verb != VERB_FORK || checkpoint->parent)
         return;
-    if (!checkpoint->preforked)
-        (void)checkpoint_zygote(checkpoint, op->session->profile, &zygote, NULL);
-    else if (op->session->checkpoint->tracking.dirty_tracking.since == checkpoint)
-        checkpoint->wants_zygote = true;
+    (void)checkpoint_zygote(checkpoint, op->session->profile, &zygote, NULL);
 }
 
 /* The files are there, as they were during the pause. No layer: they are those of the base. */
@@ -202,10 +197,6 @@ static void snapshot_files_ready(struct op *op, struct layer *take_layer) {
     if (op->take.dump_job && dump_job_resume(op->take.dump_job)) {
         op_wait(op, OP_WAIT_IMAGE);
         op->take.layer = take_layer;
-        /* A layer of its own would be a state's before there is one. */
-        if (op->take.checkpoint->progress >= 0 && op->verb == VERB_FORK && op->fork.count == 1 &&
-            !take_layer)
-            checkpoint_load_box(op->take.checkpoint, session->profile, session->files.base);
         if (op->take.checkpoint->progress >= 0)
             load_ahead(op);
         return;

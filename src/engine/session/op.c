@@ -104,8 +104,6 @@ struct op *op_free(struct op *op) {
 static void retire_op(struct op *op) {
     struct session *session = op->session;
 
-    if (op->verb == VERB_FORK && !op->from)
-        session->engine->sessions.forked_last = session;
     op_free(op);
     snapshot_tree_gc(session->files.tree);
     session_schedule(session);

@@ -144,8 +144,6 @@ void restore_done(struct session *session) {
         session->checkpoint->backing_ref =
             backing_ref_of(&session->checkpoint->pending_restore->backing_ref);
     }
-    if (session->checkpoint->pending_restore->wants_zygote)
-        dirty_tracking_start_zygote(session->checkpoint->pending_restore, session->profile);
     session->checkpoint->pending_restore = checkpoint_put(session->checkpoint->pending_restore);
     session->checkpoint->restore_state = RESTORE_WAITS;
     session->files.dirty = true;

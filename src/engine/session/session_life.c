@@ -175,8 +175,6 @@ static void session_free(struct session *session) {
         free(ended->command);
         free(ended);
     }
-    if (engine->sessions.forked_last == session)
-        engine->sessions.forked_last = NULL;
     gateway_forget_session(session->number);
     session->checkpoint = session_checkpoint_free(session->checkpoint);
     free(session->commands.orphan_pipes);
@@ -200,11 +198,6 @@ void session_close(struct session *session) {
 
     if (session->state == SESSION_CLOSING)
         return;
-    /* Where one fork is given up, the next may be wanted. */
-    struct session *forked = session->engine->sessions.forked_last,
-                   *of = forked && forked != session && session->origin.parent == forked->number
-                             ? forked
-                             : NULL;
     log_at(LOG_DEBUG, "session", ABOUT(.sandbox = session->name),
         "closes; %u operations and %u commands end with it", session->queue.n_ops,
         session->commands.n_runs);
@@ -229,8 +222,6 @@ void session_close(struct session *session) {
         box_kill(session->box); /* its death frees us */
     else
         session_schedule(session);
-    if (of && of->state != SESSION_CLOSING)
-        dirty_tracking_prefork(of->checkpoint, of->box, of->files.base, of->files.at);
 }
 
 void session_forget_client(struct client *client) {

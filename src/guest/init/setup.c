@@ -298,18 +298,6 @@ static int leave_template(struct box *box) {
     return close(box->template) < 0 ? -errno : 0;
 }
 
-/* Rules that do not need the processes were loaded while those were dumped. From here on their
- * clocks are known. */
-static int load_static_rules(struct box *box, int proc_self, struct guest_fault *fault) {
-    int r = restore_load(box->image, box->progress, box->plan);
-
-    if (r < 0)
-        return guest_fault(fault, GUEST_STAGE_RESTORE, 0, r);
-    if (box->plan->flags & PLAN_TIMENS && (r = start_clocks(box, proc_self)) < 0)
-        return guest_fault(fault, GUEST_STAGE_TIME, 0, r);
-    return 0;
-}
-
 int box_setup(struct box *box, struct guest_fault *fault) {
     const struct plan *plan = box->plan;
     struct network network = { .n = 0 };
@@ -330,7 +318,7 @@ int box_setup(struct box *box, struct guest_fault *fault) {
     r = enter_network(box, proc_self);
     if (r < 0)
         return guest_fault(fault, GUEST_STAGE_NETWORK, 0, r);
-    if (plan->flags & PLAN_TIMENS && box->image < 0 && (r = start_clocks(box, proc_self)) < 0)
+    if (plan->flags & PLAN_TIMENS && (r = start_clocks(box, proc_self)) < 0)
         return guest_fault(fault, GUEST_STAGE_TIME, 0, r);
     if ((r = own_mounts_receive(box)) < 0)
         return guest_fault(fault, GUEST_STAGE_BOX, 0, r);
@@ -352,8 +340,6 @@ int box_setup(struct box *box, struct guest_fault *fault) {
         return guest_fault(fault, GUEST_STAGE_CGROUP, 0, r);
     if (box->uuid && (r = urandom_file_setup(box)) < 0)
         return guest_fault(fault, GUEST_STAGE_BOX, 0, r);
-    if (box->image >= 0 && (r = load_static_rules(box, proc_self, fault)) < 0)
-        return r;
     if (restore_is_tree() && (r = restore_keep_pids(plan, box->proc_sys)) < 0)
         return guest_fault(fault, GUEST_STAGE_RESTORE, 0, r);
     const bool has_bounds = sysv_ipc_bound_segments(plan, box->proc_sys);
@@ -381,8 +367,6 @@ int box_setup(struct box *box, struct guest_fault *fault) {
     /* Restored processes are in the session's domain from their birth. */
     if (restore_is_tree() && (r = box_enter_domain(box)) < 0)
         return guest_fault(fault, GUEST_STAGE_RESTRICT, 0, r);
-    if (box->image >= 0 && (r = restore_fill()) < 0)
-        return guest_fault(fault, GUEST_STAGE_RESTORE, 0, r);
     if ((r = restore_fork(box)) < 0)
         return guest_fault(fault, GUEST_STAGE_RESTORE, 0, r);
     if (plan->flags & PLAN_SECCOMP && are_noted && (r = box_install_filter(plan)) < 0)

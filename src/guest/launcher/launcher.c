@@ -341,8 +341,7 @@ static void take_own_mounts(struct wire_message *message, struct box *box) {
  * descriptors. */
 static bool find_layers(const struct wire_message *message, size_t *ret_first, size_t *ret_n) {
     *ret_first = own_place(message) + !!(message->header.flags & GUEST_CREATE_SOURCES) +
-                 !!(message->header.flags & GUEST_CREATE_UPPER) +
-                 (message->header.flags & GUEST_CREATE_LOADS ? 2 : 0);
+                 !!(message->header.flags & GUEST_CREATE_UPPER);
     *ret_n = message->header.flags >> GUEST_CREATE_LAYERS_SHIFT;
     return *ret_n <= GUEST_MAX_LAYERS && *ret_first + *ret_n <= message->n_fds;
 }
@@ -364,8 +363,6 @@ _Noreturn static void become_box(
         .root = -1,
         .proc_sys = -1,
         .ruleset = -1,
-        .image = -1,
-        .progress = -1,
         .home = -1,
         .io = -1 };
     struct guest_fault fault = { 0 };
@@ -379,10 +376,6 @@ _Noreturn static void become_box(
     box.layers = message->fds + first_layer;
     box.n_layers = (unsigned)n_layers;
     memset(box.parts, 0xff, sizeof box.parts);
-    if (message->header.flags & GUEST_CREATE_LOADS) {
-        box.image = message->fds[first_layer - 2];
-        box.progress = message->fds[first_layer - 1];
-    }
     if (message->header.flags & GUEST_CREATE_NETNS)
         box.netns = wire_take_fd(message, 1);
     else if (takes_first_netns(plan)) {

@@ -5,8 +5,7 @@
  * A launcher, or a copy of one (GUEST_ZYGOTE), loads an image once: the memory of all its processes
  * is then in the zygote's own address space. Every sandbox that is cloned from the zygote has that
  * memory, so its init only forks the processes, ahead of need, and each process does the remaining
- * steps itself. If a running session is forked just once, the new sandbox loads the image itself
- * (GUEST_CREATE_LOADS), after the rest of its setup.
+ * steps itself.
  *
  * An image of a process tree continues with its own descriptors. An image of a single process may
  * be the start of a command, which then gets the command's descriptors.
@@ -17,7 +16,7 @@
 #include "base/wire.h"
 #include "guest/internal.h"
 
-/* In the launcher or a sandbox's init, once: loads an image from a memory file. The file is
+/* In the launcher or its copy, once: loads an image from a memory file. The file is
  * complete (`progress` -1), or another process is writing its pages and reports that on the
  * socket `progress` (struct image_progress). Waits for everything except the pages, and
  * allocates memory for those. 0 or -errno, after which the caller is unusable; ECHILD: the
