@@ -46,7 +46,7 @@ struct checkpoint *checkpoint_new(struct engine *engine) {
         return NULL;
     checkpoint->engine = engine;
     checkpoint->references = 1;
-    checkpoint->image = checkpoint->flat_image = checkpoint->progress = -EBADF;
+    checkpoint->image = checkpoint->flat.image = checkpoint->progress = -EBADF;
     list_init(&checkpoint->node);
     return checkpoint;
 }
@@ -75,10 +75,10 @@ struct checkpoint *checkpoint_put(struct checkpoint *checkpoint) {
     preforked_drop(checkpoint);
     if (checkpoint->zygote)
         stop_zygote(checkpoint);
-    if (checkpoint->flattening)
-        checkpoint->flattening->cancel(checkpoint);
+    if (checkpoint->flat.job)
+        checkpoint->flat.job->cancel(checkpoint);
     close_fd(&checkpoint->image);
-    close_fd(&checkpoint->flat_image);
+    close_fd(&checkpoint->flat.image);
     close_fd(&checkpoint->progress);
     checkpoint_put(checkpoint->parent);
     backing_ref_put(&checkpoint->backing_ref);
@@ -155,13 +155,13 @@ int checkpoint_new_small_image(void) {
 }
 
 int checkpoint_image(const struct checkpoint *checkpoint) {
-    return checkpoint->parent ? checkpoint->flat_image : checkpoint->image;
+    return checkpoint->parent ? checkpoint->flat.image : checkpoint->image;
 }
 
 uint64_t checkpoint_memory(const struct checkpoint *checkpoint) {
     return !checkpoint->parent ? checkpoint->bytes
-           : checkpoint->flat_image >= 0
-               ? checkpoint->flat_bytes
+           : checkpoint->flat.image >= 0
+               ? checkpoint->flat.bytes
                : checkpoint_memory(checkpoint->parent) + checkpoint->bytes;
 }
 
@@ -170,7 +170,7 @@ bool checkpoint_is_incremental_on(const struct checkpoint *checkpoint, const str
 }
 
 struct checkpoint *checkpoint_backing_ref(struct checkpoint *checkpoint) {
-    return checkpoint->parent && checkpoint->flat_image < 0 ? checkpoint->parent : checkpoint;
+    return checkpoint->parent && checkpoint->flat.image < 0 ? checkpoint->parent : checkpoint;
 }
 
 int checkpoint_open_to_read(int image) {

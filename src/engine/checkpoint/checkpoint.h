@@ -22,6 +22,27 @@ struct dump_job;
 struct flatten_handle;
 struct launcher;
 
+/* How often its processes were restored: prefork.c. */
+struct checkpoint_demand {
+    unsigned n_restored; /* in sandboxes */
+    unsigned n_uses;     /* by operations, each of which may have made many */
+    int64_t taken_ns;    /* when a prefork was taken, the last time */
+};
+
+/* Dirty tracking of its sandboxes: dirty_tracking.h. */
+struct checkpoint_tracking {
+    unsigned n;         /* of the references to it, those of dirty tracking since it */
+    bool is_from_birth; /* from the start of its sandboxes */
+    bool wants_zygote;  /* the next fork is to come from its zygote */
+};
+
+/* The full image of an incremental checkpoint: flatten.c. */
+struct checkpoint_flat {
+    int image; /* -EBADF: nobody has asked for it */
+    uint64_t bytes;
+    struct flatten_handle *job; /* that nobody waits for (flatten.h); NULL: none */
+};
+
 /* The processes of a snapshot: their image, and the commands and pipes that the engine makes again.
  */
 struct checkpoint {
@@ -30,20 +51,15 @@ struct checkpoint {
     struct list node;        /* engine->zygotes.all */
     struct launcher *zygote; /* NULL: none now */
     struct box *preforked;   /* a box with its processes, for the next fork or reset; NULL: none */
-    unsigned n_restored, n_uses; /* in sandboxes; by operations, each of which may have made many */
-    int64_t taken_ns;            /* when a prefork was taken, the last time */
-    int image;                   /* a sealed memory file */
+    struct checkpoint_demand demand;
+    int image;        /* a sealed memory file */
     bool is_complete; /* it is, by now: a dump may fail while it is written, after the processes
                          resumed */
     struct checkpoint *parent; /* the parent of an incremental image (dirty_tracking.h); a
                                   reference. NULL: it is full */
-    unsigned n_trackings;      /* of the references to it, those of dirty tracking since it */
-    bool was_dropped;          /* a client has dropped its snapshot */
-    bool notes, wants_zygote;  /* its sandboxes have dirty tracking from their start; the next fork
-                                  is to come from its zygote (dirty_tracking.h) */
-    int flat_image;      /* then: one that is none (flatten.c); -EBADF: nobody has asked for it */
-    uint64_t flat_bytes; /* of that */
-    struct flatten_handle *flattening; /* a job that nobody waits for (flatten.h); NULL: none */
+    struct checkpoint_tracking tracking;
+    bool was_dropped; /* a client has dropped its snapshot */
+    struct checkpoint_flat flat;
     int64_t clocks[2]; /* of the processes, when they were captured: CLOCK_MONOTONIC,
                           CLOCK_BOOTTIME; nanoseconds */
     int progress; /* a socket that tells who loads it how far it is written, while it is; -EBADF */

@@ -27,7 +27,7 @@ static const clockid_t clocks[2] = { CLOCK_MONOTONIC, CLOCK_BOOTTIME };
 
 static void note_since(struct dirty_tracking *dirty_tracking, struct checkpoint *checkpoint) {
     dirty_tracking->since = checkpoint_get(checkpoint);
-    checkpoint->n_trackings++;
+    checkpoint->tracking.n++;
 }
 
 static struct list sessions = LIST_INIT(sessions); /* struct session_checkpoint.node */
@@ -38,7 +38,7 @@ static struct session_tracking *tracking_at(struct list *node) {
 
 static void forget_since(struct dirty_tracking *dirty_tracking) {
     if (dirty_tracking->since)
-        dirty_tracking->since->n_trackings--;
+        dirty_tracking->since->tracking.n--;
     dirty_tracking->since = checkpoint_put(dirty_tracking->since);
 }
 
@@ -144,7 +144,7 @@ void dirty_tracking_begin_box(const struct dirty_tracking *dirty_tracking, struc
         return;
     checkpoint_zygote_config(dirty_tracking->since, profile, &config);
     config.layers = &layers;
-    config.tracks = checkpoint->notes;
+    config.tracks = checkpoint->tracking.is_from_birth;
     config.ahead_ns = ahead_ns;
     if (profile_new_box(profile, &config, NULL, NULL, &made, NULL) == 0)
         preforked_set(checkpoint, made);
@@ -162,7 +162,8 @@ void dirty_tracking_begin(const struct dump_request *request, struct checkpoint 
     const bool is_likely = request->n_forks ? dirty_tracking_is_few(request->n_forks)
                                             : of->tracking.was_dumped || of->is_fork;
 
-    checkpoint->notes = is_tracked(request) && is_likely && may_note(of->profile->engine);
+    checkpoint->tracking.is_from_birth =
+        is_tracked(request) && is_likely && may_note(of->profile->engine);
 }
 
 void dirty_tracking_born(struct session_checkpoint *of, struct box *box, int *take_fds, size_t n) {
@@ -192,7 +193,7 @@ void dirty_tracking_start_zygote(struct checkpoint *checkpoint, struct profile *
     struct rollbox_error error;
     uint64_t available;
 
-    checkpoint->wants_zygote = !checkpoint->is_complete;
+    checkpoint->tracking.wants_zygote = !checkpoint->is_complete;
     /* It has all that once more. */
     if (checkpoint->is_complete && !checkpoint->zygote &&
         proc_memory_available(&available, NULL) == 0 &&
@@ -211,7 +212,7 @@ void dirty_tracking_give_back(const struct dump_request *request,
         *dirty_tracking = take_tracking(take_dirty_tracking);
         return;
     }
-    checkpoint->notes &=
+    checkpoint->tracking.is_from_birth &=
         !take_dirty_tracking->since; /* what it does is more than noting is of use for */
     preforked_drop(checkpoint);      /* its box has the processes of the parent image */
     for (size_t i = 0; i < n; i++)
@@ -245,7 +246,7 @@ void dirty_tracking_forget_dropped(void) {
         struct session_tracking *tracking = tracking_at(at);
         const struct checkpoint *since = tracking->dirty_tracking.since;
 
-        if (since && since->was_dropped && since->references == since->n_trackings)
+        if (since && since->was_dropped && since->references == since->tracking.n)
             dirty_tracking_forget(tracking);
     }
 }

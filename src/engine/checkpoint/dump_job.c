@@ -241,8 +241,8 @@ static void on_report(struct loop_source *source, uint32_t events) {
     report.error.message[sizeof report.error.message - 1] =
         report.error.stage[sizeof report.error.stage - 1] = '\0';
     if (report.error.code) {
-        fail_dump_job(
-            dump_job, &report.error, report.may_pass && is_first ? DUMP_MAY_PASS : DUMP_REFUSED);
+        fail_dump_job(dump_job, &report.error,
+            report.result == -EAGAIN && is_first ? DUMP_MAY_PASS : DUMP_REFUSED);
         return;
     }
     struct checkpoint *checkpoint = dump_job->checkpoint;
@@ -264,7 +264,7 @@ static void on_report(struct loop_source *source, uint32_t events) {
             report.is_incremental, report.trackers, fds, n_fds);
     memcpy(checkpoint->clocks, report.clocks, sizeof checkpoint->clocks);
     checkpoint->bytes = report.bytes;
-    if (checkpoint->is_complete && checkpoint->wants_zygote)
+    if (checkpoint->is_complete && checkpoint->tracking.wants_zygote)
         dirty_tracking_start_zygote(checkpoint, dump_job->request.of->profile);
     if (!is_first) {
         dump_job->request.user->image_written(dump_job->request.data);

@@ -50,7 +50,7 @@ _Noreturn void dump_worker_run(const struct dump_options *options, bool (*may_re
     struct dump *dump = NULL;
     int r = dump_begin(options, image, &dump, &report.error);
 
-    report.may_pass = r == -EAGAIN;
+    report.result = r;
     if (r == 0) {
         struct dump_summary summary = dump_summary(dump);
 

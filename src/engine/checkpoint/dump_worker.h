@@ -22,7 +22,7 @@
 /* Its report: one message, or two. */
 struct dump_report {
     struct rollbox_error error; /* code 0: the processes are dumped and paused */
-    bool may_pass;              /* the error: a later try may succeed */
+    int result;                 /* 0 or -errno; -EAGAIN: a later try may succeed */
     bool is_complete; /* and the image is written; else there is a second message when that is so */
     bool is_incremental; /* to the base that was given */
     bool resumes;        /* they do not stand any more */

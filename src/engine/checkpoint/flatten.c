@@ -48,10 +48,10 @@ static void keep_image(struct flatten_job *job) {
     struct checkpoint *checkpoint = job->checkpoint;
     struct stat st;
 
-    if (checkpoint->flat_image >= 0 || fstat(job->image, &st) < 0)
+    if (checkpoint->flat.image >= 0 || fstat(job->image, &st) < 0)
         return;
-    checkpoint->flat_image = TAKE_FD(job->image);
-    checkpoint->flat_bytes = (uint64_t)st.st_size;
+    checkpoint->flat.image = TAKE_FD(job->image);
+    checkpoint->flat.bytes = (uint64_t)st.st_size;
 }
 
 static void on_made(struct loop_source *source, uint32_t events) {
@@ -72,8 +72,8 @@ static void on_made(struct loop_source *source, uint32_t events) {
         done(data, r);
         return;
     }
-    checkpoint->n_uses = 0; /* an error is tried again when the image is wanted again */
-    checkpoint->flattening = NULL;
+    checkpoint->demand.n_uses = 0; /* an error is tried again when the image is wanted again */
+    checkpoint->flat.job = NULL;
     if (r == 0)
         dirty_tracking_start_zygote(checkpoint, job->profile); /* the next fork finds it */
     flatten_free(job);
@@ -120,20 +120,20 @@ int flatten_start(struct checkpoint *checkpoint, struct profile *profile, flatte
 }
 
 bool flatten_is_lacking(const struct checkpoint *checkpoint) {
-    return checkpoint && checkpoint->parent && checkpoint->flat_image < 0;
+    return checkpoint && checkpoint->parent && checkpoint->flat.image < 0;
 }
 
 static void cancel_own(struct checkpoint *checkpoint) {
-    flatten_free(container_of(checkpoint->flattening, struct flatten_job, handle));
-    checkpoint->flattening = NULL;
+    flatten_free(container_of(checkpoint->flat.job, struct flatten_job, handle));
+    checkpoint->flat.job = NULL;
 }
 
 void flatten_later(struct checkpoint *checkpoint, struct profile *profile) {
     struct flatten_job *job;
 
-    if (!flatten_is_lacking(checkpoint) || checkpoint->flattening ||
+    if (!flatten_is_lacking(checkpoint) || checkpoint->flat.job ||
         flatten_start(checkpoint, profile, NULL, NULL, &job) < 0)
         return;
     job->handle.cancel = cancel_own;
-    checkpoint->flattening = &job->handle;
+    checkpoint->flat.job = &job->handle;
 }

@@ -22,7 +22,7 @@ static void make_preforked(struct checkpoint *checkpoint, struct profile *profil
     if (profile->policy->volumes.n || snapshot_box_layers(base, &layers) < 0)
         return;
     config->layers = &layers;
-    config->tracks = checkpoint->notes;
+    config->tracks = checkpoint->tracking.is_from_birth;
     if (profile_new_box(profile, config, NULL, NULL, &box, NULL) == 0)
         preforked_set(checkpoint, box);
     box_layers_done(&layers);
@@ -37,12 +37,12 @@ void checkpoint_prefork(
     struct box_config config = { 0 };
     struct launcher *zygote;
 
-    if (++checkpoint->n_restored < 2 || checkpoint->preforked || checkpoint->references < 2 ||
-        engine->stopping || engine->runs.n_queued ||
+    if (++checkpoint->demand.n_restored < 2 || checkpoint->preforked ||
+        checkpoint->references < 2 || engine->stopping || engine->runs.n_queued ||
         profile->plan->flags & (PLAN_SEED | PLAN_CLOCK) || !box_has_room(engine))
         return;
     if (checkpoint_backing_ref(checkpoint) != checkpoint) {
-        if (checkpoint->n_uses >= 2)
+        if (checkpoint->demand.n_uses >= 2)
             flatten_later(checkpoint, profile);
         return;
     }
@@ -55,8 +55,8 @@ void checkpoint_prefork(
 /* Of what is taken one after the other, a box that is taken is most likely not ready yet, and the
  * next begins while it gets there; else that would only take its processors. */
 bool checkpoint_is_in_demand(struct checkpoint *checkpoint) {
-    const int64_t before_ns = checkpoint->taken_ns;
+    const int64_t before_ns = checkpoint->demand.taken_ns;
 
-    checkpoint->taken_ns = clock_now_ns();
-    return checkpoint->taken_ns - before_ns < DEMAND_NS;
+    checkpoint->demand.taken_ns = clock_now_ns();
+    return checkpoint->demand.taken_ns - before_ns < DEMAND_NS;
 }

@@ -166,7 +166,7 @@ static void make_forks(struct op *op) {
     const uint64_t before = session->origin.n_forked;
     session->origin.n_forked += op->fork.count;
     if (checkpoint)
-        checkpoint->n_uses++;
+        checkpoint->demand.n_uses++;
     for (unsigned i = 0; i < op->fork.count; i++) {
         struct session *made = session_new(session->engine, session->profile,
             session->client || op->fork.attached ? op->reply.client : NULL, NULL,

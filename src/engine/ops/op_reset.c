@@ -51,7 +51,7 @@ static void reset_session(struct op *op) {
     }
     session->checkpoint->pending_restore = checkpoint_get(checkpoint);
     session->checkpoint->tracks_from_birth = false;
-    checkpoint->n_uses++;
+    checkpoint->demand.n_uses++;
     op_wait(op, OP_WAIT_RESTORE);
     if (session_need_box(session, &error) < 0)
         op_session_ready(session, &error);

@@ -134,7 +134,8 @@ static int make_box(struct session *session, struct rollbox_error *error) {
         return r;
     if (checkpoint) {
         checkpoint_zygote_config(checkpoint_backing_ref(checkpoint), session->profile, &config);
-        config.tracks = checkpoint->notes && session->checkpoint->tracks_from_birth;
+        config.tracks =
+            checkpoint->tracking.is_from_birth && session->checkpoint->tracks_from_birth;
     }
     if (checkpoint && checkpoint_backing_ref(checkpoint) != checkpoint) {
         dirty_tracking_clocks(checkpoint, ahead_ns);
