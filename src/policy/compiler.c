@@ -63,3 +63,75 @@ int compiler_denied(const struct compiler *c, const char *key, const struct poli
     }
     return 0;
 }
+
+/* ---- operations ---- */
+
+void compiler_op(struct compiler *c, struct buf *to, enum plan_op_kind kind, const char *path,
+    const char *source, uint64_t mode, uint16_t grant) {
+    struct plan_op op = { .kind = (uint16_t)kind,
+        .grant = grant,
+        .mode = (uint32_t)mode,
+        .path = compiler_text(c, path),
+        .source = compiler_text(c, source) };
+
+    buf_add(to, &op, sizeof op);
+}
+
+void compiler_template_op(struct compiler *c, enum plan_op_kind kind, const char *path,
+    const char *source, uint64_t mode) {
+    compiler_op(c, &c->template_ops, kind, path, source, mode, 0);
+}
+
+void compiler_box_op(struct compiler *c, enum plan_op_kind kind, const char *path,
+    const char *source, uint64_t mode) {
+    compiler_op(c, &c->box_ops, kind, path, source, mode, 0);
+}
+
+/* The layers that the policy's snapshot has for a place. */
+static const struct plan_image_place *stored_place(
+    const struct compiler *c, const char *path, bool is_file) {
+    for (size_t i = 0; c->host->snapshot && i < c->host->snapshot->n_places; i++)
+        if (!strcmp(c->host->snapshot->places[i].path, path) &&
+            c->host->snapshot->places[i].is_file == is_file)
+            return &c->host->snapshot->places[i];
+    return NULL;
+}
+
+/* The places that a sandbox may write. The number of a place is part of the layers' format, so the
+ * order in which places are added must depend only on the policy and the host's files. */
+void compiler_place(struct compiler *c, const char *path, const char *base, uint32_t mode,
+    uint32_t flags, uint16_t grant) {
+    const struct plan_image_place *stored = stored_place(c, path, flags & PLAN_PLACE_FILE);
+    struct buf under = BUF_INIT;
+
+    if (stored) {
+        buf_add_text(&under, stored->under);
+        if (base && !stored->is_file)
+            buf_printf(&under, ":%s", base);
+        c->texts.failed |= buf_failed(&under);
+    }
+    struct plan_op op = { .kind = PLAN_OP_PLACE,
+        .grant = grant,
+        .mode = mode,
+        .path = compiler_text(c, path),
+        .source = compiler_text(c, stored ? under.data : base),
+        .value = c->n_places++ | flags };
+
+    buf_add(&c->box_ops, &op, sizeof op);
+    buf_done(&under);
+}
+
+void compiler_file_bytes(
+    struct compiler *c, const char *path, const void *content, size_t length, uint32_t mode) {
+    struct plan_op op = { .kind = PLAN_OP_FILE,
+        .mode = mode,
+        .path = compiler_text(c, path),
+        .source = compiler_bytes(c, content, length),
+        .value = length };
+
+    buf_add(&c->template_ops, &op, sizeof op);
+}
+
+void compiler_file(struct compiler *c, const char *path, const char *content, uint32_t mode) {
+    compiler_file_bytes(c, path, content, strlen(content), mode);
+}

@@ -5,6 +5,9 @@
 
 #include "policy/plan.h"
 
+#define READ_ONLY (MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV)
+#define MASK (READ_ONLY | MOUNT_ATTR_NOEXEC)
+
 struct compiler {
     const struct policy *policy;
     const struct plan_host *host;
@@ -32,6 +35,24 @@ int compiler_denied(const struct compiler *c, const char *key, const struct poli
 
 /* Whether `path` is the directory `parent` or lies below it. */
 bool compiler_is_below(const char *path, const char *parent);
+
+/* An operation of the template or of each sandbox; `grant` of plan_grant(), or 0. */
+void compiler_op(struct compiler *c, struct buf *to, enum plan_op_kind kind, const char *path,
+    const char *source, uint64_t mode, uint16_t grant);
+void compiler_template_op(struct compiler *c, enum plan_op_kind kind, const char *path,
+    const char *source, uint64_t mode);
+void compiler_box_op(struct compiler *c, enum plan_op_kind kind, const char *path,
+    const char *source, uint64_t mode);
+/* A place that a sandbox may write. */
+void compiler_place(struct compiler *c, const char *path, const char *base, uint32_t mode,
+    uint32_t flags, uint16_t grant);
+/* A file of the template. */
+void compiler_file(struct compiler *c, const char *path, const char *content, uint32_t mode);
+void compiler_file_bytes(
+    struct compiler *c, const char *path, const void *content, size_t length, uint32_t mode);
+
+/* plan_grants.c: the paths that the policy grants or denies. */
+int plan_grants(struct compiler *c, struct rollbox_error *error);
 
 /* plan_network.c: the ports of net "allow", and how connections get to the gateway. */
 int plan_network(struct compiler *c, struct rollbox_error *error);

@@ -34,9 +34,6 @@
 #include "sys/confine.h"
 #include "sys/uapi.h"
 
-#define READ_ONLY (MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV)
-#define MASK (READ_ONLY | MOUNT_ATTR_NOEXEC)
-#define MAX_GRANTS 1000
 #define NOBODY 65534u
 /* Without a memory cgroup nothing counts a System V segment that no process has mapped, so all of
  * them together get a small share on top of max_memory. PostgreSQL wants 56 bytes, an X client a
@@ -102,470 +99,6 @@ const char *const plan_proc_masked[] = {
     NULL,
 };
 
-/* ---- pieces ---- */
-
-static void op_add(struct compiler *c, struct buf *to, enum plan_op_kind kind, const char *path,
-    const char *source, uint64_t mode, uint16_t grant) {
-    struct plan_op op = { .kind = (uint16_t)kind,
-        .grant = grant,
-        .mode = (uint32_t)mode,
-        .path = compiler_text(c, path),
-        .source = compiler_text(c, source) };
-
-    buf_add(to, &op, sizeof op);
-}
-
-static void add_template_op(struct compiler *c, enum plan_op_kind kind, const char *path,
-    const char *source, uint64_t mode) {
-    op_add(c, &c->template_ops, kind, path, source, mode, 0);
-}
-
-static void add_box_op(struct compiler *c, enum plan_op_kind kind, const char *path,
-    const char *source, uint64_t mode) {
-    op_add(c, &c->box_ops, kind, path, source, mode, 0);
-}
-
-/* The layers that the policy's snapshot has for a place. */
-static const struct plan_image_place *stored_place(
-    const struct compiler *c, const char *path, bool is_file) {
-    for (size_t i = 0; c->host->snapshot && i < c->host->snapshot->n_places; i++)
-        if (!strcmp(c->host->snapshot->places[i].path, path) &&
-            c->host->snapshot->places[i].is_file == is_file)
-            return &c->host->snapshot->places[i];
-    return NULL;
-}
-
-/* The places that a sandbox may write. The number of a place is part of the layers' format, so the
- * order in which places are added must depend only on the policy and the host's files. */
-static void writable_place(struct compiler *c, const char *path, const char *base, uint32_t mode,
-    uint32_t flags, uint16_t grant) {
-    const struct plan_image_place *stored = stored_place(c, path, flags & PLAN_PLACE_FILE);
-    struct buf under = BUF_INIT;
-
-    if (stored) {
-        buf_add_text(&under, stored->under);
-        if (base && !stored->is_file)
-            buf_printf(&under, ":%s", base);
-        c->texts.failed |= buf_failed(&under);
-    }
-    struct plan_op op = { .kind = PLAN_OP_PLACE,
-        .grant = grant,
-        .mode = mode,
-        .path = compiler_text(c, path),
-        .source = compiler_text(c, stored ? under.data : base),
-        .value = c->n_places++ | flags };
-
-    buf_add(&c->box_ops, &op, sizeof op);
-    buf_done(&under);
-}
-
-static void add_bytes(
-    struct compiler *c, const char *path, const void *content, size_t length, uint32_t mode) {
-    struct plan_op op = { .kind = PLAN_OP_FILE,
-        .mode = mode,
-        .path = compiler_text(c, path),
-        .source = compiler_bytes(c, content, length),
-        .value = length };
-
-    buf_add(&c->template_ops, &op, sizeof op);
-}
-
-static void add_file(struct compiler *c, const char *path, const char *content, uint32_t mode) {
-    add_bytes(c, path, content, strlen(content), mode);
-}
-
-/* ---- the grants ---- */
-
-struct grant {
-    const char *path, *real;
-    const char *source; /* on the host: `real`, or the files of a volume */
-    enum plan_grant kind;
-    enum plan_path_type type;
-    unsigned index;
-    bool late;
-    bool optional;
-    bool is_volume;
-    enum plan_covered {
-        COVERED_NOT,
-        COVERED_BY_DEFAULT,
-        COVERED
-    } covered; /* readable: something in it is covered */
-};
-
-static int compare_grants(const void *left, const void *right) {
-    const struct grant *a = left, *b = right;
-    int order = strcmp(a->real, b->real);
-
-    return order ? order : (int)a->kind - (int)b->kind;
-}
-
-static const char *const grant_keys[] = { "", "fs_readable", "fs_writable", "fs_shared",
-    "fs_denied", "volumes" };
-
-static bool in_private_place(const struct compiler *c, const char *path) {
-    return c->host->image || compiler_is_below(path, "/tmp") || compiler_is_below(path, "/var/tmp");
-}
-
-/* Adds the usable paths of one list. A missing path is an error unless it is one of the defaults,
- * or a copy-on-write one in a private place: that starts empty. */
-static int gather_grants(struct compiler *c, const struct policy_paths *paths,
-    const struct plan_host_path *found, enum plan_grant kind, struct grant *grants, size_t *n,
-    struct rollbox_error *error) {
-    for (size_t i = 0; i < paths->n; i++) {
-        const char *path = paths->items[i].path, *key = grant_keys[kind];
-
-        if (c->host->image && paths->items[i].optional && kind != PLAN_GRANT_DENIED)
-            continue; /* the system comes from the image; host directories that are granted by name
-                         can still contain secrets */
-        if (found[i].type == PLAN_PATH_MISSING || found[i].error) {
-            if (paths->items[i].optional ||
-                (kind == PLAN_GRANT_DENIED &&
-                    (found[i].error == ENOENT || found[i].error == ENOTDIR)))
-                continue;
-            if (kind == PLAN_GRANT_WRITABLE && found[i].error == ENOENT &&
-                in_private_place(c, path)) {
-                op_add(c, &c->box_ops, PLAN_OP_PRIVATE, path, NULL, 0755, plan_grant(kind, i));
-                continue;
-            }
-            if (found[i].error == EACCES || found[i].error == EPERM)
-                return error_set(error, ROLLBOX_ERR_PATH_DENIED, found[i].error, "policy",
-                    "%s: %s: you cannot access this path yourself, so your sandboxes cannot "
-                    "either; grant another path",
-                    key, path);
-            return error_set(error, ROLLBOX_ERR_PATH_NOT_FOUND,
-                found[i].error ? found[i].error : ENOENT, "policy",
-                "%s: %s: %s; create it or take it out of the policy", key, path,
-                strerror(found[i].error ? found[i].error : ENOENT));
-        }
-        const char *real = found[i].real;
-        int denied =
-            kind == PLAN_GRANT_DENIED ? 0 : compiler_denied(c, key, &paths->items[i], real, error);
-        if (denied < 0)
-            return denied;
-        if (denied)
-            continue;
-        if (compiler_is_below(real, "/proc") || compiler_is_below(real, "/sys") ||
-            !strcmp(real, "/dev") || compiler_is_below(real, "/dev/shm") ||
-            compiler_is_below(real, "/dev/pts") || compiler_is_below(real, PLAN_HIDDEN) ||
-            (compiler_is_below(real, "/dev") && kind == PLAN_GRANT_WRITABLE)) {
-            if (kind == PLAN_GRANT_DENIED)
-                continue;
-            return error_set(error, ROLLBOX_ERR_POLICY_INVALID, EINVAL, "policy",
-                "%s: %s: every sandbox has %s of its own; grant single devices with fs_shared", key,
-                path,
-                compiler_is_below(real, "/proc")  ? "a /proc"
-                : compiler_is_below(real, "/sys") ? "a /sys"
-                                                  : "a /dev");
-        }
-        if (!strcmp(real, "/")) {
-            if (kind == PLAN_GRANT_READABLE)
-                return error_set(error, ROLLBOX_ERR_POLICY_INVALID, EINVAL, "policy",
-                    "%s: / would grant every secret of the host; name the directories that are "
-                    "needed",
-                    key);
-            return error_set(error, ROLLBOX_ERR_POLICY_INVALID, EINVAL, "policy",
-                "%s: / itself cannot be granted or denied; name directories", key);
-        }
-        if (*n == MAX_GRANTS)
-            return error_set(error, ROLLBOX_ERR_POLICY_INVALID, E2BIG, "policy",
-                "more than %d paths; grant their parents instead", MAX_GRANTS);
-        grants[(*n)++] = (struct grant){ .path = path,
-            .real = real,
-            .source = real,
-            .kind = kind,
-            .type = found[i].type,
-            .index = (unsigned)i,
-            .optional = paths->items[i].optional };
-    }
-    return 0;
-}
-
-/* A volume is a grant whose files are elsewhere. */
-static int gather_volumes(
-    struct compiler *c, struct grant *grants, size_t *n, struct rollbox_error *error) {
-    const size_t n_paths = *n;
-
-    for (size_t i = 0; i < c->policy->volumes.n; i++) {
-        const struct policy_volume *volume = &c->policy->volumes.items[i];
-        const struct plan_host_volume *found = &c->host->volumes[i];
-
-        for (size_t k = 0; k < n_paths; k++)
-            if (!in_private_place(c, volume->path) &&
-                compiler_is_below(volume->path, grants[k].real) &&
-                grants[k].kind != PLAN_GRANT_DENIED && found->at.type != PLAN_PATH_DIRECTORY)
-                return error_set(error, ROLLBOX_ERR_POLICY_INVALID, ENOENT, "policy",
-                    "volumes: %s: %s lies in %s, where the host has no such directory; use "
-                    "another path, such as /data",
-                    volume->name, volume->path, grants[k].real);
-        if (*n == MAX_GRANTS)
-            return error_set(error, ROLLBOX_ERR_POLICY_INVALID, E2BIG, "policy",
-                "more than %d paths; grant their parents instead", MAX_GRANTS);
-        grants[(*n)++] = (struct grant){ .path = volume->path,
-            .real = volume->path,
-            .source = found->files,
-            .kind = volume->mode == POLICY_VOLUME_READ_ONLY ? PLAN_GRANT_READABLE
-                    : volume->mode == POLICY_VOLUME_PRIVATE ? PLAN_GRANT_WRITABLE
-                                                            : PLAN_GRANT_SHARED,
-            .type = PLAN_PATH_DIRECTORY,
-            .index = (unsigned)i,
-            .is_volume = true };
-    }
-    return 0;
-}
-
-/* Of a volume the guest owns what the owner of its directory has; many users are those of the
- * same numbers. */
-static uint64_t volume_owners(const struct compiler *c) {
-    return PLAN_BIND_IDMAP | (c->policy->many_users ? PLAN_BIND_ALL : 0);
-}
-
-/* A name for something in PLAN_HIDDEN. */
-static void hidden_name(struct compiler *c, char *name, size_t size) {
-    snprintf(name, size, PLAN_HIDDEN "/b%u", c->n_hidden++);
-}
-
-static void grant_bind(struct compiler *c, const struct grant *g, uint16_t tag) {
-    bool device = compiler_is_below(g->real, "/dev");
-    const bool is_shared = g->kind == PLAN_GRANT_SHARED;
-    uint64_t shared = MOUNT_ATTR_NOSUID | (device ? MOUNT_ATTR_NOEXEC : MOUNT_ATTR_NODEV);
-    uint64_t attributes = is_shared ? shared : READ_ONLY;
-    uint64_t access = is_shared ? c->access_write : c->access_read;
-    char hidden[64];
-    const char *at = g->real;
-
-    if (g->type != PLAN_PATH_DIRECTORY)
-        access &= c->access_file;
-    if (g->late) {
-        hidden_name(c, hidden, sizeof hidden);
-        at = hidden;
-    }
-    struct plan_op op = {
-        .kind = PLAN_OP_BIND,
-        .grant = tag,
-        .mode = (uint32_t)attributes,
-        .path = compiler_text(c, at),
-        .source = compiler_text(c, g->source),
-        .value = g->is_volume                              ? volume_owners(c)
-                 : g->kind == PLAN_GRANT_SHARED && !device ? PLAN_BIND_IDMAP
-                                                           : 0,
-    };
-    buf_add(&c->template_ops, &op, sizeof op);
-    compiler_rule(c, at, access, PLAN_RULE_STATIC);
-    if (g->late) {
-        if (in_private_place(c, g->real))
-            op_add(c, &c->box_ops, g->type == PLAN_PATH_DIRECTORY ? PLAN_OP_MKDIR : PLAN_OP_FILE,
-                g->real, g->type == PLAN_PATH_DIRECTORY ? NULL : "", 0755, tag);
-        op_add(c, &c->box_ops, PLAN_OP_COVER, g->real, at, 0, tag);
-    }
-}
-
-static void grant_writable(struct compiler *c, const struct grant *g, uint16_t tag) {
-    bool directory = g->type == PLAN_PATH_DIRECTORY;
-    const char *content = directory ? NULL : "";
-    char lower[64];
-
-    hidden_name(c, lower, sizeof lower);
-    struct plan_op op = { .kind = PLAN_OP_BIND_ONE,
-        .grant = tag,
-        .mode = READ_ONLY,
-        .path = compiler_text(c, lower),
-        .source = compiler_text(c, g->source),
-        .value = g->is_volume ? volume_owners(c) : PLAN_BIND_IDMAP };
-    buf_add(&c->template_ops, &op, sizeof op);
-    if (!g->late || in_private_place(c, g->real))
-        op_add(c, g->late ? &c->box_ops : &c->template_ops,
-            directory ? PLAN_OP_MKDIR : PLAN_OP_FILE, g->real, content, 0755, tag);
-    writable_place(c, g->real, lower, 0755, directory ? 0 : PLAN_PLACE_FILE, tag);
-    compiler_rule(
-        c, g->real, directory ? c->access_write : c->access_write & c->access_file, PLAN_RULE_OWN);
-}
-
-/* Mounts inside a directory of the host: an overlay does not show them by itself. An ordinary user
- * has no overlay there (guest/template/mount_ops.c). */
-static void add_mounts_below(
-    struct compiler *c, const struct grant *g, const char *hidden, uint16_t tag) {
-    for (const char *const *mount = c->host->mounts; mount && *mount; mount++) {
-        char from[4096];
-
-        if (!compiler_is_below(*mount, g->real) || !strcmp(*mount, g->real) ||
-            (size_t)snprintf(from, sizeof from, "%s%s", hidden, *mount + strlen(g->real)) >=
-                sizeof from)
-            continue;
-        if (g->covered == COVERED)
-            op_add(c, &c->box_ops, PLAN_OP_COVER_IF, *mount, from, 0, tag);
-        else
-            op_add(c, &c->template_ops, PLAN_OP_BIND_ONE, *mount, *mount, READ_ONLY, tag);
-    }
-}
-
-/* A readable directory in which something is covered. Where that is by default alone (/etc), one
- * overlay serves all sandboxes of the template. An overlay remembers names that were looked up, and
- * so may show an older file than the host has by now. What a policy's author denies lies beside
- * files that are being worked on, so there each sandbox has an overlay of its own, which is made
- * with it. */
-static void grant_covered(struct compiler *c, const struct grant *g, uint16_t tag) {
-    bool each = g->covered == COVERED;
-    char hidden[64] = PLAN_HIDDEN "/base";
-
-    if (each)
-        hidden_name(c, hidden, sizeof hidden);
-    op_add(c, &c->template_ops, PLAN_OP_BIND, hidden, g->real, READ_ONLY, tag);
-    op_add(c, in_private_place(c, g->real) ? &c->box_ops : &c->template_ops, PLAN_OP_MKDIR, g->real,
-        NULL, 0755, tag);
-    struct plan_op op = { .kind = PLAN_OP_OVERLAY,
-        .grant = tag,
-        .path = compiler_text(c, g->real),
-        .source = compiler_text(c, hidden),
-        .value = each };
-    buf_add(each ? &c->box_ops : &c->template_ops, &op, sizeof op);
-    add_mounts_below(c, g, hidden, tag);
-    compiler_rule(c, g->real, c->access_read, each ? PLAN_RULE_OWN : PLAN_RULE_STATIC);
-}
-
-static bool is_etc(const struct grant *g) {
-    return !strcmp(g->real, "/etc");
-}
-
-/* Whether something is covered in a readable directory. Files that are granted for writing besides
- * have an overlay anyway. */
-static enum plan_covered look_for_covers(
-    const struct compiler *c, const struct grant *grants, size_t n, const struct grant *g) {
-    enum plan_covered covered = is_etc(g) ? COVERED_BY_DEFAULT : COVERED_NOT;
-
-    if (!c->host->overlay || g->kind != PLAN_GRANT_READABLE || g->type != PLAN_PATH_DIRECTORY ||
-        g->is_volume)
-        return COVERED_NOT;
-    for (const struct grant *other = grants; other < grants + n; other++) {
-        if ((other->kind == PLAN_GRANT_WRITABLE || other->kind == PLAN_GRANT_SHARED) &&
-            !strcmp(other->real, g->real))
-            return COVERED_NOT;
-        if (other->kind == PLAN_GRANT_DENIED && compiler_is_below(other->real, g->real) &&
-            covered != COVERED)
-            covered = other->optional ? COVERED_BY_DEFAULT : COVERED;
-    }
-    return covered && (g->late || in_private_place(c, g->real)) ? COVERED : covered;
-}
-
-static void deny_grant(struct compiler *c, const struct grant *g, bool is_in_shared, uint16_t tag) {
-    struct plan_op op = {
-        .kind = PLAN_OP_COVER,
-        .grant = tag,
-        .mode = MASK,
-        .path = compiler_text(c, g->real),
-        .source = compiler_text(
-            c, g->type == PLAN_PATH_DIRECTORY ? PLAN_HIDDEN "/void" : PLAN_HIDDEN "/none"),
-        .value = is_in_shared ? PLAN_COVER_OR_GONE : 0,
-    };
-
-    buf_add(g->late ? &c->box_ops : &c->template_ops, &op, sizeof op);
-}
-
-/* The directories between a shared grant and what lies in it become mounts of their own, which
- * cannot be renamed: else a guest would move one aside, with what is denied or read-only in it, and
- * find that open by another name in the next run, or put something else where the caller looks for
- * it. */
-static void pin_parents(struct compiler *c, const struct grant *grants, size_t i, uint16_t tag) {
-    const struct grant *g = &grants[i], *shared = grants;
-    char parent[4096];
-
-    while (shared < g &&
-           (shared->kind != PLAN_GRANT_SHARED || !compiler_is_below(g->real, shared->real)))
-        shared++;
-    if (shared == g || strlen(g->real) >= sizeof parent)
-        return;
-    for (size_t length = strlen(shared->real) + 1; g->real[length]; length++) {
-        bool pinned = false;
-
-        if (g->real[length] != '/')
-            continue;
-        memcpy(parent, g->real, length);
-        parent[length] = '\0';
-        for (const struct grant *other = shared; other < g; other++)
-            pinned |= compiler_is_below(other->real, parent);
-        struct plan_op op = { .kind = PLAN_OP_COVER,
-            .grant = tag,
-            .path = compiler_text(c, parent),
-            .value = PLAN_COVER_HERE };
-        op.source = op.path;
-        if (!pinned)
-            buf_add(g->late ? &c->box_ops : &c->template_ops, &op, sizeof op);
-    }
-}
-
-/* As root each sandbox has an id of its own, and attaches a mount of the directory with that owner
- * before it binds it (guest/template/own_mounts.c). */
-static bool is_shown_as_own(const struct compiler *c, const struct grant *g) {
-    return c->host->is_root && (g->kind == PLAN_GRANT_SHARED || g->is_volume) &&
-           !compiler_is_below(g->real, "/dev");
-}
-
-/* All grants, parents before what lies in them. */
-static int add_grants(struct compiler *c, struct rollbox_error *error) {
-    const struct policy *p = c->policy;
-    const struct plan_host *h = c->host;
-    auto_free struct grant *grants = calloc(MAX_GRANTS, sizeof *grants);
-    size_t n = 0;
-    int r;
-
-    if (!grants)
-        return -ENOMEM;
-    if ((r = gather_grants(
-             c, &p->fs_readable, h->readable, PLAN_GRANT_READABLE, grants, &n, error)) < 0 ||
-        (r = gather_grants(
-             c, &p->fs_writable, h->writable, PLAN_GRANT_WRITABLE, grants, &n, error)) < 0 ||
-        (r = gather_grants(c, &p->fs_shared, h->shared, PLAN_GRANT_SHARED, grants, &n, error)) <
-            0 ||
-        (r = gather_grants(c, &p->fs_denied, h->denied, PLAN_GRANT_DENIED, grants, &n, error)) <
-            0 ||
-        (r = gather_volumes(c, grants, &n, error)) < 0)
-        return r;
-    qsort(grants, n, sizeof *grants, compare_grants);
-    for (size_t i = 0; i < n; i++) {
-        struct grant *g = &grants[i];
-        const struct grant *inside = NULL; /* the closest grant that it lies in */
-        bool below_late = false;
-
-        for (size_t j = 0; j < i; j++) {
-            if (!compiler_is_below(g->real, grants[j].real) || grants[j].kind == PLAN_GRANT_DENIED)
-                continue;
-            inside = &grants[j];
-            below_late |=
-                inside->kind == PLAN_GRANT_WRITABLE || inside->late || inside->covered == COVERED;
-        }
-        /* In a shared directory a cover goes when the host replaces what is under it: each sandbox
-         * makes its own, so that those that start later have one. */
-        bool is_in_shared =
-            g->kind == PLAN_GRANT_DENIED && inside && inside->kind == PLAN_GRANT_SHARED;
-        g->late = below_late || is_in_shared || in_private_place(c, g->real);
-        uint16_t tag = plan_grant(g->is_volume ? PLAN_GRANT_VOLUME : g->kind, g->index);
-        if (!g->late && is_shown_as_own(c, g)) {
-            op_add(c, &c->template_ops,
-                g->type == PLAN_PATH_DIRECTORY ? PLAN_OP_MKDIR : PLAN_OP_FILE, g->real,
-                g->type == PLAN_PATH_DIRECTORY ? NULL : "", 0755, tag);
-            g->late = true;
-        }
-        pin_parents(c, grants, i, tag);
-        if (g->kind == PLAN_GRANT_DENIED) {
-            if (inside) /* what is not granted needs no denying */
-                deny_grant(c, g, is_in_shared, tag);
-        } else if (g->kind == PLAN_GRANT_WRITABLE) {
-            grant_writable(c, g, tag);
-        } else if (!(g->kind == PLAN_GRANT_READABLE && inside && !g->is_volume &&
-                       inside->kind == PLAN_GRANT_READABLE)) {
-            g->covered = look_for_covers(c, grants, n, g);
-            if (g->covered)
-                grant_covered(c, g, tag);
-            else
-                grant_bind(c, g, tag);
-        }
-        if (g->kind != PLAN_GRANT_DENIED && strcmp(g->path, g->real) &&
-            !compiler_is_below(g->path, g->real))
-            op_add(c, in_private_place(c, g->path) ? &c->box_ops : &c->template_ops,
-                PLAN_OP_SYMLINK, g->path, g->real, 0, tag);
-    }
-    return 0;
-}
-
 /* ---- what every sandbox has ---- */
 
 static bool is_granted_below(const struct compiler *c, const char *path) {
@@ -591,28 +124,28 @@ static void add_skeleton(struct compiler *c) {
         "/proc/self/fd/0", "/dev/stdout", "/proc/self/fd/1", "/dev/stderr", "/proc/self/fd/2",
         "/dev/ptmx", "pts/ptmx", "/var/run", "/run", "/etc/mtab", "/proc/self/mounts" };
 
-    add_template_op(c, PLAN_OP_MKDIR, PLAN_HIDDEN, NULL, 0755);
-    add_file(c, PLAN_HIDDEN "/none", "", 0);
-    add_template_op(c, PLAN_OP_MKDIR, PLAN_HIDDEN "/void", NULL, 0);
-    add_file(c, PLAN_HIDDEN "/empty", "", 0444);
-    add_template_op(c, PLAN_OP_MKDIR, PLAN_HIDDEN "/hollow", NULL, 0555);
+    compiler_template_op(c, PLAN_OP_MKDIR, PLAN_HIDDEN, NULL, 0755);
+    compiler_file(c, PLAN_HIDDEN "/none", "", 0);
+    compiler_template_op(c, PLAN_OP_MKDIR, PLAN_HIDDEN "/void", NULL, 0);
+    compiler_file(c, PLAN_HIDDEN "/empty", "", 0444);
+    compiler_template_op(c, PLAN_OP_MKDIR, PLAN_HIDDEN "/hollow", NULL, 0555);
     for (size_t i = 0; i < ARRAY_SIZE(directories); i++)
-        add_template_op(c, PLAN_OP_MKDIR, directories[i], NULL, 0755);
+        compiler_template_op(c, PLAN_OP_MKDIR, directories[i], NULL, 0755);
     /* Servers put sockets and process ids there. It is another name for a place that every sandbox
      * has, as one more would cost each a mount. */
     if (is_granted_below(c, "/run") || is_granted_below(c, "/var/run"))
-        add_template_op(c, PLAN_OP_MKDIR, "/run", NULL, 0755);
+        compiler_template_op(c, PLAN_OP_MKDIR, "/run", NULL, 0755);
     else
-        add_template_op(c, PLAN_OP_SYMLINK, "/run", "/dev/shm", 0);
+        compiler_template_op(c, PLAN_OP_SYMLINK, "/run", "/dev/shm", 0);
     for (size_t i = 0; i < ARRAY_SIZE(devices); i++)
         if (!(c->plan.flags & PLAN_SEED) || !strstr(devices[i], "random"))
-            add_template_op(c, PLAN_OP_BIND, devices[i], devices[i],
+            compiler_template_op(c, PLAN_OP_BIND, devices[i], devices[i],
                 MOUNT_ATTR_NOSUID | MOUNT_ATTR_NOEXEC | MOUNT_ATTR_RDONLY);
     for (const char *const *link = c->host->root_links; *link; link += 2)
-        add_template_op(c, PLAN_OP_SYMLINK, link[0], link[1], 0);
+        compiler_template_op(c, PLAN_OP_SYMLINK, link[0], link[1], 0);
     /* Fully visible and never seen: the kernel lets a user namespace mount a proc of its own only
      * where there is one. Each sandbox's own lies over it. */
-    add_template_op(c, PLAN_OP_BIND, "/proc", "/proc", 0);
+    compiler_template_op(c, PLAN_OP_BIND, "/proc", "/proc", 0);
     compiler_rule(c, "/", c->host->image ? c->access_write : LANDLOCK_ACCESS_FS_READ_DIR,
         c->host->image ? PLAN_RULE_OWN : PLAN_RULE_STATIC);
     compiler_rule(c, "/dev", c->access_file | LANDLOCK_ACCESS_FS_READ_DIR, PLAN_RULE_STATIC);
@@ -621,7 +154,7 @@ static void add_skeleton(struct compiler *c) {
     compiler_rule(c, "/dev/null", c->access_file, PLAN_RULE_STATIC);
     compiler_rule(c, "/sys", c->access_read, PLAN_RULE_STATIC);
     for (size_t i = 0; i < ARRAY_SIZE(links) - 2; i += 2)
-        add_template_op(c, PLAN_OP_SYMLINK, links[i], links[i + 1], 0);
+        compiler_template_op(c, PLAN_OP_SYMLINK, links[i], links[i + 1], 0);
 }
 
 static bool has_etc(const struct compiler *c) {
@@ -642,14 +175,14 @@ static void add_etc_file(struct compiler *c, const char *name, const struct buf 
     snprintf(at, sizeof at, "/etc/%s", name);
     snprintf(path, sizeof path, over ? PLAN_HIDDEN "/%s" : "/etc/%s", name);
     if (text->data)
-        add_file(c, path, text->data, 0444);
+        compiler_file(c, path, text->data, 0444);
     else
         c->texts.failed = true;
     /* Images leave these out, because container engines make them; sudo and others miss them. */
     if (c->host->image && c->policy->many_users)
-        add_box_op(c, PLAN_OP_FILE, at, NULL, 0644);
+        compiler_box_op(c, PLAN_OP_FILE, at, NULL, 0644);
     if (over)
-        op_add(c, c->host->image ? &c->box_ops : &c->template_ops, PLAN_OP_COVER_IF, at, path,
+        compiler_op(c, c->host->image ? &c->box_ops : &c->template_ops, PLAN_OP_COVER_IF, at, path,
             READ_ONLY | MOUNT_ATTR_NOEXEC, 0);
 }
 
@@ -673,11 +206,11 @@ static void add_resolver(struct compiler *c) {
 static void add_certificates(struct compiler *c) {
     if (!net_rules_terminate(&c->policy->network) || !c->host->ca_bundle)
         return;
-    add_file(c, PLAN_CA_BUNDLE, c->host->ca_bundle, 0444);
+    compiler_file(c, PLAN_CA_BUNDLE, c->host->ca_bundle, 0444);
     if (c->host->ca_java)
-        add_bytes(c, PLAN_CA_JAVA, c->host->ca_java, c->host->ca_java_bytes, 0444);
+        compiler_file_bytes(c, PLAN_CA_JAVA, c->host->ca_java, c->host->ca_java_bytes, 0444);
     if (has_etc(c))
-        op_add(c, c->host->image ? &c->box_ops : &c->template_ops, PLAN_OP_COVER_IF,
+        compiler_op(c, c->host->image ? &c->box_ops : &c->template_ops, PLAN_OP_COVER_IF,
             "/etc/ssl/certs/ca-certificates.crt", PLAN_CA_BUNDLE, READ_ONLY | MOUNT_ATTR_NOEXEC, 0);
 }
 
@@ -726,11 +259,11 @@ static void add_cpus(struct compiler *c) {
     snprintf(list, sizeof list, cpus > 1 ? "0-%u\n" : "%u\n", cpus - 1);
     for (size_t i = 0; i < ARRAY_SIZE(lists); i++) {
         snprintf(path, sizeof path, "/sys/devices/system/cpu/%s", lists[i]);
-        add_file(c, path, list, 0444);
+        compiler_file(c, path, list, 0444);
     }
     for (unsigned i = 0; i < cpus; i++) {
         snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu%u", i);
-        add_template_op(c, PLAN_OP_MKDIR, path, NULL, 0755);
+        compiler_template_op(c, PLAN_OP_MKDIR, path, NULL, 0755);
     }
 }
 
@@ -746,12 +279,12 @@ static void add_cgroup(struct compiler *c) {
     if (p->max_cpu_milli)
         snprintf(cpu, sizeof cpu, "%llu 100000\n", (unsigned long long)p->max_cpu_milli * 100);
     snprintf(processes, sizeof processes, "%u\n", p->max_processes);
-    add_file(c, "/sys/fs/cgroup/cgroup.controllers", "cpu memory pids\n", 0444);
-    add_file(c, "/sys/fs/cgroup/memory.max", memory, 0444);
-    add_file(c, "/sys/fs/cgroup/memory.high", "max\n", 0444);
-    add_file(c, "/sys/fs/cgroup/memory.swap.max", "0\n", 0444);
-    add_file(c, "/sys/fs/cgroup/cpu.max", cpu, 0444);
-    add_file(c, "/sys/fs/cgroup/pids.max", processes, 0444);
+    compiler_file(c, "/sys/fs/cgroup/cgroup.controllers", "cpu memory pids\n", 0444);
+    compiler_file(c, "/sys/fs/cgroup/memory.max", memory, 0444);
+    compiler_file(c, "/sys/fs/cgroup/memory.high", "max\n", 0444);
+    compiler_file(c, "/sys/fs/cgroup/memory.swap.max", "0\n", 0444);
+    compiler_file(c, "/sys/fs/cgroup/cpu.max", cpu, 0444);
+    compiler_file(c, "/sys/fs/cgroup/pids.max", processes, 0444);
 }
 
 static void cover_proc(struct compiler *c, const char *name, const char *source, uint64_t value) {
@@ -781,7 +314,7 @@ static void add_stat(struct compiler *c, const char *path) {
     if (buf_failed(&text))
         c->texts.failed = true;
     else
-        add_file(c, path, text.data, 0444);
+        compiler_file(c, path, text.data, 0444);
     buf_done(&text);
 }
 
@@ -795,9 +328,9 @@ static void add_seeded_random(struct compiler *c) {
     char uuid[40];
 
     determinism_uuid(c->plan.seed, uuid);
-    add_file(c, PLAN_HIDDEN "/proc/sys/kernel/random/uuid", uuid, 0444);
+    compiler_file(c, PLAN_HIDDEN "/proc/sys/kernel/random/uuid", uuid, 0444);
     buf_add(&c->template_ops, &op, sizeof op);
-    add_template_op(c, PLAN_OP_SYMLINK, "/dev/random", "urandom", 0);
+    compiler_template_op(c, PLAN_OP_SYMLINK, "/dev/random", "urandom", 0);
 }
 
 static void add_proc(struct compiler *c) {
@@ -806,7 +339,7 @@ static void add_proc(struct compiler *c) {
     char path[128], pages[24];
 
     if (!c->host->image)
-        add_box_op(c, PLAN_OP_PROC, "/proc", NULL, 0);
+        compiler_box_op(c, PLAN_OP_PROC, "/proc", NULL, 0);
     /* With a seed or a clock init, which in a session is in the commands' domain, writes to memory
      * of guests there. What guests see is mounted read-only. */
     compiler_rule(c, "/proc",
@@ -818,23 +351,23 @@ static void add_proc(struct compiler *c) {
         if (c->plan.flags & PLAN_CLOCK && !strcmp(fakes[i], "stat"))
             add_stat(c, path);
         else
-            add_file(c, path, fakes[i + 1], 0444);
+            compiler_file(c, path, fakes[i + 1], 0444);
         cover_proc(c, fakes[i], path, PLAN_COVER_ALONE);
     }
     if (c->plan.flags & PLAN_VIRTUAL)
-        add_box_op(c, PLAN_OP_UPTIME, "/proc/uptime", PLAN_PRIVATE "/uptime", MASK);
+        compiler_box_op(c, PLAN_OP_UPTIME, "/proc/uptime", PLAN_PRIVATE "/uptime", MASK);
     snprintf(pages, sizeof pages, "%" PRIu64 "\n", c->plan.segment_bytes / PAGE_BYTES);
     for (size_t i = 0; plan_sysctl_names[i]; i++)
         if (c->host->sysctls[i]) {
             snprintf(path, sizeof path, PLAN_HIDDEN "/proc/sys/%s", plan_sysctl_names[i]);
-            add_file(c, path,
+            compiler_file(c, path,
                 strcmp(plan_sysctl_names[i], "kernel/shmall") || !c->plan.segment_bytes
                     ? c->host->sysctls[i]
                     : pages,
                 0444);
         }
     if (!(c->plan.flags & PLAN_SEED))
-        add_template_op(c, PLAN_OP_BIND, PLAN_HIDDEN "/proc/sys/kernel/random/uuid",
+        compiler_template_op(c, PLAN_OP_BIND, PLAN_HIDDEN "/proc/sys/kernel/random/uuid",
             "/proc/sys/kernel/random/uuid", MASK);
     cover_proc(c, "sys", PLAN_HIDDEN "/proc/sys", 0);
     for (size_t i = 0; plan_proc_masked[i]; i++) {
@@ -865,7 +398,7 @@ static void add_store(
     for (size_t i = image->n; i--;) {
         snprintf(path, sizeof path, PLAN_HIDDEN "/i/%zu", i);
         snprintf(target, sizeof target, "../store/%s/fs", image->ids[i]);
-        add_template_op(c, PLAN_OP_SYMLINK, path, target, 0);
+        compiler_template_op(c, PLAN_OP_SYMLINK, path, target, 0);
         if (layers)
             buf_printf(layers, "%s%s", layers->length ? ":" : "", path);
     }
@@ -879,18 +412,18 @@ static void add_image(struct compiler *c) {
         c->policy->many_users ? PLAN_BIND_IDMAP | PLAN_BIND_ALL
                               : plan_bind_owned(c->plan.inner_uid),
         &layers);
-    add_template_op(c, PLAN_OP_MKDIR, PLAN_HIDDEN "/root", NULL, 0755);
-    writable_place(c, PLAN_HIDDEN "/root", layers.data, 0755, 0, 0);
+    compiler_template_op(c, PLAN_OP_MKDIR, PLAN_HIDDEN "/root", NULL, 0755);
+    compiler_place(c, PLAN_HIDDEN "/root", layers.data, 0755, 0, 0);
     c->texts.failed |= buf_failed(&layers);
     buf_done(&layers);
-    add_box_op(c, PLAN_OP_PIVOT, PLAN_HIDDEN "/root", NULL, 0);
-    add_box_op(c, PLAN_OP_MKDIR, "/proc", NULL, 0755);
-    add_box_op(c, PLAN_OP_PROC, "/proc", NULL, 0);
-    add_box_op(c, PLAN_OP_MKDIR, "/dev", NULL, 0755);
-    add_box_op(c, PLAN_OP_COVER, "/dev", "/dev", 0);
-    add_box_op(c, PLAN_OP_MKDIR, "/sys", NULL, 0755);
-    add_box_op(c, PLAN_OP_COVER, "/sys", "/sys", READ_ONLY | MOUNT_ATTR_NOEXEC);
-    add_box_op(c, PLAN_OP_MKDIR, "/tmp", NULL, 01777);
+    compiler_box_op(c, PLAN_OP_PIVOT, PLAN_HIDDEN "/root", NULL, 0);
+    compiler_box_op(c, PLAN_OP_MKDIR, "/proc", NULL, 0755);
+    compiler_box_op(c, PLAN_OP_PROC, "/proc", NULL, 0);
+    compiler_box_op(c, PLAN_OP_MKDIR, "/dev", NULL, 0755);
+    compiler_box_op(c, PLAN_OP_COVER, "/dev", "/dev", 0);
+    compiler_box_op(c, PLAN_OP_MKDIR, "/sys", NULL, 0755);
+    compiler_box_op(c, PLAN_OP_COVER, "/sys", "/sys", READ_ONLY | MOUNT_ATTR_NOEXEC);
+    compiler_box_op(c, PLAN_OP_MKDIR, "/tmp", NULL, 01777);
 }
 
 static void add_private(struct compiler *c) {
@@ -903,11 +436,11 @@ static void add_private(struct compiler *c) {
     snprintf(options, sizeof options, "mode=0755,size=%llu,nr_inodes=%llu",
         (unsigned long long)c->policy->max_disk_bytes, (unsigned long long)inodes);
     if (c->host->uppers) {
-        add_template_op(c, PLAN_OP_BIND_ONE, PLAN_UPPERS, c->host->uppers,
+        compiler_template_op(c, PLAN_OP_BIND_ONE, PLAN_UPPERS, c->host->uppers,
             MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV);
-        add_box_op(c, PLAN_OP_UPPER, PLAN_PRIVATE, PLAN_UPPERS, 0);
+        compiler_box_op(c, PLAN_OP_UPPER, PLAN_PRIVATE, PLAN_UPPERS, 0);
     } else {
-        add_box_op(c, PLAN_OP_TMPFS, PLAN_PRIVATE, options, 0);
+        compiler_box_op(c, PLAN_OP_TMPFS, PLAN_PRIVATE, options, 0);
     }
     if (c->host->image) {
         add_image(c);
@@ -915,12 +448,12 @@ static void add_private(struct compiler *c) {
         if (c->host->snapshot) /* an export knows no owner but nobody where the guest's id was of a
                                   range */
             add_store(c, c->host->snapshot, plan_bind_owned(NOBODY), NULL);
-        writable_place(c, "/tmp", NULL, 01777, 0, 0);
-        writable_place(c, "/var/tmp", NULL, 01777, 0, 0);
+        compiler_place(c, "/tmp", NULL, 01777, 0, 0);
+        compiler_place(c, "/var/tmp", NULL, 01777, 0, 0);
         compiler_rule(c, "/tmp", c->access_write, PLAN_RULE_OWN);
         compiler_rule(c, "/var/tmp", c->access_write, PLAN_RULE_OWN);
     }
-    add_box_op(c, PLAN_OP_DEVPTS, "/dev/pts", "newinstance,ptmxmode=0666,mode=0620,max=64", 0);
+    compiler_box_op(c, PLAN_OP_DEVPTS, "/dev/pts", "newinstance,ptmxmode=0666,mode=0620,max=64", 0);
     compiler_rule(c, "/dev/shm", c->access_write, PLAN_RULE_OWN);
     compiler_rule(c, "/dev/pts", c->access_file, PLAN_RULE_OWN);
 }
@@ -1237,15 +770,15 @@ static int compile_plan(struct compiler *c, struct sock_filter *program, struct 
     add_cpus(c);
     add_cgroup(c);
     add_private(c);
-    if ((r = add_grants(c, error)) < 0)
+    if ((r = plan_grants(c, error)) < 0)
         return r;
     add_etc(c);
     add_proc(c);
     /* Last: from here on nothing can be reached in the tmpfs' root any more; nor the late grants
      * where they were kept, which nothing denied covers there. */
-    writable_place(c, "/dev/shm", NULL, 01777, 0, 0);
+    compiler_place(c, "/dev/shm", NULL, 01777, 0, 0);
     if ((c->n_hidden || c->host->snapshot || c->host->uppers) && !c->host->image)
-        add_box_op(c, PLAN_OP_COVER, PLAN_HIDDEN, PLAN_HIDDEN "/void", 0);
+        compiler_box_op(c, PLAN_OP_COVER, PLAN_HIDDEN, PLAN_HIDDEN "/void", 0);
     return compile_filter(c, program, error);
 }
 
