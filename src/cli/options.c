@@ -158,7 +158,8 @@ const struct option option_table[] = {
     { OPTION_SHELL, 'c', "shell", "STRING", OPTION_TEXT, COMMAND_EXEC, NULL,
         "run STRING by a login shell: bash where the sandbox has it, else sh" },
     { OPTION_ID, 0, "id", "ID", OPTION_TEXT, COMMAND_EXEC, NULL,
-        "the command's id (default: a generated one); the same id again returns the first result" },
+        "the command's id (default: a generated one); the same command under it again returns the "
+        "first result" },
     { OPTION_SIGNAL, 's', "signal", "SIGNAL", OPTION_TEXT, COMMAND_KILL, NULL,
         "by name or number (default KILL)" },
     { OPTION_SCOPE, 0, "scope", "main|tree|children|group", OPTION_TEXT, COMMAND_KILL, NULL,

@@ -76,10 +76,11 @@ struct run_admission {
 enum run_stdin { RUN_STDIN_FILE, RUN_STDIN_DATA, RUN_STDIN_PIPED };
 
 /* The id of the operation. Of a session's command: the session's number first, so that two sessions
- * may use the same. */
+ * may use the same. Of a run: its client's user first, so that two users may. */
 struct run_operation {
     unsigned char id[72];
     size_t length;
+    uint64_t fingerprint; /* of the request: another one under the same id is refused */
 };
 
 /* python3 -c CODE. */

@@ -34,6 +34,7 @@ struct finished {
     struct list in_bucket;
     unsigned char operation[72];
     size_t operation_length;
+    uint64_t fingerprint; /* 0: unknown, of an engine before this one */
     struct buf message;
     int fds[2];
     size_t n_fds;
@@ -74,7 +75,7 @@ void result_forget(struct engine *engine, const void *operation, size_t length) 
 
 /* `bytes`: its memory, that of memory files included. */
 static void keep_result(struct engine *engine, const void *operation, size_t length,
-    const struct buf *message, size_t bytes, const int *fds, size_t n_fds) {
+    uint64_t fingerprint, const struct buf *message, size_t bytes, const int *fds, size_t n_fds) {
     if (buf_failed(message) || !length || bytes > MAX_FINISHED_BYTES ||
         n_fds > engine->results.max_fds)
         return;
@@ -84,6 +85,7 @@ static void keep_result(struct engine *engine, const void *operation, size_t len
     list_init(&finished->node);
     memcpy(finished->operation, operation, length);
     finished->operation_length = length;
+    finished->fingerprint = fingerprint;
     buf_add(&finished->message, message->data, message->length);
     if (buf_failed(&finished->message) || fd_copy_all(finished->fds, fds, n_fds) < 0) {
         buf_done(&finished->message);
@@ -128,12 +130,16 @@ static const struct finished *find_result(
     return NULL;
 }
 
-bool result_replay(struct client *client, uint64_t serial, const void *operation, size_t length) {
+int result_replay(struct client *client, uint64_t serial, const void *operation, size_t length,
+    uint64_t fingerprint) {
     const struct finished *finished = find_result(client->engine, operation, length);
 
-    if (finished)
-        send_copy(client, serial, &finished->message, finished->fds, finished->n_fds);
-    return finished;
+    if (!finished)
+        return 0;
+    if (fingerprint && finished->fingerprint && fingerprint != finished->fingerprint)
+        return -EEXIST;
+    send_copy(client, serial, &finished->message, finished->fds, finished->n_fds);
+    return 1;
 }
 
 static void add_output(struct buf *message, struct output *output, uint32_t tag, uint32_t tag_fd,
@@ -180,6 +186,7 @@ struct held {
     size_t n_fds, bytes;
     unsigned char operation[72];
     size_t operation_length;
+    uint64_t fingerprint;
     struct client *client; /* NULL: it is gone */
     uint64_t serial;
     struct list waiters;
@@ -272,8 +279,8 @@ void result_tally(uint64_t tally, const char *network) {
             wire_add_text(&held->message, TAG_NETWORK, network);
         if (held->operation_length) {
             result_forget(held->engine, held->operation, held->operation_length);
-            keep_result(held->engine, held->operation, held->operation_length, &held->message,
-                held->bytes, held->fds, held->n_fds);
+            keep_result(held->engine, held->operation, held->operation_length, held->fingerprint,
+                &held->message, held->bytes, held->fds, held->n_fds);
         }
         list_for_each(at, &held->waiters) {
             struct waiter *waiter = container_of(at, struct waiter, node);
@@ -344,8 +351,8 @@ void result_send(struct run *run) {
     if (run->end.outcome == ROLLBOX_OUTCOME_ERROR)
         add_error(&message, &run->end.error);
     else /* infrastructure failures are not kept: a retry of one is meant to try again */
-        keep_result(
-            run->engine, run->operation.id, run->operation.length, &message, bytes, fds, n_fds);
+        keep_result(run->engine, run->operation.id, run->operation.length,
+            run->operation.fingerprint, &message, bytes, fds, n_fds);
     if (tally && hold_result(run, tally, &message, fds, n_fds, bytes))
         return;
     list_for_each(node, &run->waiters) {
@@ -410,7 +417,7 @@ void result_restore(struct engine *engine, const void *operation, size_t length,
     begin_result(&message, 0, outcome, status, wall_ns, cpu_ns);
     wire_add(&message, TAG_STDOUT, streams[0].data, streams[0].length);
     wire_add(&message, TAG_STDERR, streams[1].data, streams[1].length);
-    keep_result(engine, operation, length, &message, message.length, NULL, 0);
+    keep_result(engine, operation, length, 0, &message, message.length, NULL, 0);
 }
 
 void result_send_error(struct client *client, uint64_t serial, const struct rollbox_error *error) {

@@ -18,7 +18,9 @@ struct run;
 void result_send(struct run *run); /* to its client and all who wait for it */
 void result_send_error(
     struct client *client, uint64_t serial, const struct rollbox_error *error); /* without a run */
-bool result_replay(struct client *client, uint64_t serial, const void *operation, size_t length);
+/* 1: answered; 0: it is not kept; -EEXIST: it is another request's. Fingerprint 0: any. */
+int result_replay(struct client *client, uint64_t serial, const void *operation, size_t length,
+    uint64_t fingerprint);
 void result_send_summary(struct client *client, uint64_t serial, enum rollbox_outcome outcome,
     int status, uint64_t wall_ns, uint64_t cpu_ns); /* of one whose output is gone */
 bool result_streams(struct engine *engine, const void *operation, size_t length, size_t most,

@@ -62,7 +62,7 @@ void attach_client(struct client *client, struct wire_message *message) {
     }
     /* Results of ended commands need no wake. */
     if (session && sleep_of(session) && length &&
-        (result_replay(client, serial, key, length) ||
+        (result_replay(client, serial, key, length, 0) ||
             replay_ended(client, serial, session, key, length)))
         return;
     if (session && sleep_of(session)) {
@@ -79,7 +79,7 @@ void attach_client(struct client *client, struct wire_message *message) {
         session_touch(session);
     struct run *run = length ? run_find(client->engine, NULL, key, length) : NULL;
     if (!run) {
-        if (length && (result_replay(client, serial, key, length) ||
+        if (length && (result_replay(client, serial, key, length, 0) ||
                           replay_ended(client, serial, session, key, length)))
             return;
         error_set(&error, ROLLBOX_ERR_NOT_FOUND, ENOENT, "arguments",

@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "base/cleanup.h"
 #include "base/error.h"
@@ -19,6 +21,7 @@
 #include "engine/hibernate/hibernate.h"
 #include "engine/protocol.h"
 #include "engine/run/run.h"
+#include "engine/server/fingerprint.h"
 #include "engine/server/run_request.h"
 #include "engine/session/exec.h"
 #include "engine/session/session.h"
@@ -318,15 +321,58 @@ static int take_descriptors(struct run *run, struct wire_message *message,
     return 0;
 }
 
+/* What the request asks for: command, files, environment, policy, limits, and standard input if it
+ * is short. */
+static uint64_t fingerprint_of(const struct run *run) {
+    const struct buf *message = &run->given.message;
+    char input[4096];
+    uint64_t of = FINGERPRINT_BEGIN;
+    struct stat st = { 0 };
+
+    of = fingerprint_add(of, message->data + sizeof(struct wire_header),
+        message->length - sizeof(struct wire_header));
+    of = fingerprint_add(of, run->profile->key.text, run->profile->key.length);
+    of = fingerprint_add(of, &run->limits.timeout_ms, sizeof run->limits.timeout_ms);
+    of = fingerprint_add(of, &run->limits.output_limit, sizeof run->limits.output_limit);
+    of = fingerprint_add(of, &run->given.stdin_kind, sizeof run->given.stdin_kind);
+    if (run->given.stdin_kind == RUN_STDIN_DATA && fstat(run->fds.stdio[0], &st) == 0) {
+        ssize_t n = pread(run->fds.stdio[0], input, sizeof input, 0);
+
+        of = fingerprint_add(of, &st.st_size, sizeof st.st_size);
+        of = fingerprint_add(of, input, (size_t)MAX(n, (ssize_t)0));
+    }
+    return of ? of : 1;
+}
+
+/* Two sessions may use the same id, and so may two users. */
+static void name_operation(struct run *run) {
+    const uint64_t owner = UINT64_C(1) << 63 | run->client->uid;
+
+    if (run->session) {
+        session_name_operation(run->session, run->operation.id, &run->operation.length);
+    } else if (run->operation.length) {
+        memmove(run->operation.id + sizeof owner, run->operation.id, run->operation.length);
+        memcpy(run->operation.id, &owner, sizeof owner);
+        run->operation.length += sizeof owner;
+    }
+    run->operation.fingerprint = fingerprint_of(run);
+}
+
 /* A retry gets the first one's answer: at once if it is there, else when it is. 1, 0 if it is none,
- * or -ENOMEM. */
+ * -EEXIST if the id is another request's, or -ENOMEM. */
 static int take_retry(struct client *client, const struct run *run) {
-    if (result_replay(client, run->serial, run->operation.id, run->operation.length))
-        return 1;
-    struct run *first = run_find(client->engine, run, run->operation.id, run->operation.length);
+    const struct run_operation *operation = &run->operation;
+    int r = result_replay(
+        client, run->serial, operation->id, operation->length, operation->fingerprint);
+
+    if (r)
+        return r;
+    struct run *first = run_find(client->engine, run, operation->id, operation->length);
     if (!first)
         return 0;
-    int r = run_wait_for(client, run->serial, first);
+    if (first->operation.fingerprint && first->operation.fingerprint != operation->fingerprint)
+        return -EEXIST;
+    r = run_wait_for(client, run->serial, first);
     return r < 0 ? r : 1;
 }
 
@@ -352,14 +398,21 @@ void run_request(struct client *client, struct wire_message *message) {
         run_fail(run, error.code, error.error_number, error.stage, error.message);
         return;
     }
-    if (run->session)
-        session_name_operation(run->session, run->operation.id, &run->operation.length);
-    int retry = run->operation.length ? take_retry(client, run) : 0;
+    int retry = 0;
+    if (run->operation.length) {
+        name_operation(run);
+        retry = take_retry(client, run);
+    }
     if (retry < 0) {
+        bool is_other = retry == -EEXIST;
+
         run->profile = NULL;
         run->session = NULL;
-        run_fail(run, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "arguments",
-            "the engine is out of memory");
+        run_fail(run, is_other ? ROLLBOX_ERR_INVALID_ARGUMENT : ROLLBOX_ERR_RESOURCE_EXHAUSTED,
+            -retry, "arguments",
+            is_other ? "operation id: it was used for another request; give this one an id of its "
+                       "own"
+                     : "the engine is out of memory");
         return;
     }
     if (retry) {

@@ -14,6 +14,7 @@
 #include "engine/core/client.h"
 #include "engine/core/context.h"
 #include "engine/hibernate/hibernate.h"
+#include "engine/server/fingerprint.h"
 #include "engine/server/verbs.h"
 
 #include <errno.h>
@@ -219,8 +220,23 @@ static struct op *add_operation(struct call *call) {
     return op;
 }
 
+/* What a CREATE asks for. */
+static uint64_t create_fingerprint(
+    const struct verb_request *request, const struct profile *profile) {
+    const uint64_t numbers[] = { request->idle, request->ttl, request->lifetime, request->hibernate,
+        request->detached, request->auto_snapshot };
+    const char *name = request->sandbox ? request->sandbox : "";
+    uint64_t of = fingerprint_add(FINGERPRINT_BEGIN, numbers, sizeof numbers);
+
+    of = fingerprint_add(of, name, strlen(name) + 1);
+    return profile ? fingerprint_add(of, profile->key.text, profile->key.length) : of;
+}
+
 /* A retry of CREATE gets the session that the first try has made. */
-static struct session *find_created(struct engine *engine, const struct wire_field *operation) {
+static struct session *find_created(
+    const struct client *client, const struct wire_field *operation) {
+    struct engine *engine = client->engine;
+
     if (!operation->length)
         return NULL;
     list_for_each(node, &engine->sessions.all) {
@@ -228,6 +244,7 @@ static struct session *find_created(struct engine *engine, const struct wire_fie
 
         if (session->state != SESSION_CLOSING &&
             session->origin.operation_length == operation->length &&
+            session->origin.operation_owner == client->uid &&
             !memcmp(session->origin.operation, operation->data, operation->length))
             return session;
     }
@@ -280,9 +297,13 @@ static int64_t limit_ms(uint64_t ms) {
 
 static int handle_create(struct call *call) {
     const struct verb_request *request = call->request;
-    struct session *session = find_created(call->client->engine, &request->operation);
-    struct profile *profile = NULL;
+    struct session *session = find_created(call->client, &request->operation);
+    struct profile *profile = profile_find(call->client->engine, request->plan);
+    const uint64_t fingerprint = create_fingerprint(request, profile);
 
+    if (session && session->origin.operation_fingerprint != fingerprint)
+        return error_set(call->error, ROLLBOX_ERR_INVALID_ARGUMENT, EEXIST, "arguments",
+            "operation id: it was used for another request; give this one an id of its own");
     if (session) {
         buf_printf(call->reply, "{\"name\": \"%s\"}", session->name);
         return REPLY_NOW;
@@ -297,6 +318,8 @@ static int handle_create(struct call *call) {
     memcpy(session->origin.operation, request->operation.data ? request->operation.data : "",
         request->operation.length);
     session->origin.operation_length = request->operation.length;
+    session->origin.operation_fingerprint = fingerprint;
+    session->origin.operation_owner = call->client->uid;
     session->timers.idle_ms = limit_ms(request->idle);
     session->timers.ttl_ms = limit_ms(request->ttl);
     session->timers.lifetime_ms = limit_ms(request->lifetime);

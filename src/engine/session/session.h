@@ -86,6 +86,8 @@ struct session_origin {
     int64_t since_ns;            /* CLOCK_REALTIME: changes on the host after that are not known */
     unsigned char operation[64]; /* of CREATE */
     size_t operation_length;
+    uint64_t operation_fingerprint; /* of its request, and */
+    uid_t operation_owner;          /* whose it was */
 };
 
 /* The commands of a session: exec.c. */
