@@ -247,9 +247,9 @@ struct rollbox_run_options {
      * terminals also need a mode that gives other users access. Append-only files cannot be opened
      * by name. */
     const int *stdio_fds;
-    const char *operation_id; /* NULL: a new id. Otherwise 1 to 64 bytes. Starting the same again
-                                 under the id returns the first run's result; starting another
-                                 command under it is INVALID_ARGUMENT. Users do not share ids. */
+    const char *operation_id;  /* NULL: a new id. Otherwise 1 to 64 bytes. Starting the same again
+                                  under the id returns the first run's result; starting another
+                                  command under it is INVALID_ARGUMENT. Users do not share ids. */
     rollbox_callback callback; /* may be NULL */
     void *userdata;
     /* Says that argv is "python3", "-c", the code and its arguments. If env and stdio_fds are NULL,
