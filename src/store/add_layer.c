@@ -23,6 +23,7 @@
 
 #define TAR "layer.tar"
 #define MAX_READABLE 64
+#define MAX_DESCRIPTOR 4096 /* a build has a few for each layer */
 
 static int out_of_memory(struct rollbox_error *error) {
     return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "build", "out of memory");
@@ -332,6 +333,19 @@ struct taking {
     int archive, work;
 };
 
+/* The caller writes to the other end of the pipe. A copy of that in this process, which a fork has
+ * made, would hide the end of the data, so that a failed export would never end here. */
+static void close_other_ends(int archive) {
+    struct stat ours, st;
+
+    if (fstat(archive, &ours) < 0 || !S_ISFIFO(ours.st_mode))
+        return;
+    for (int fd = STDERR_FILENO + 1; fd < MAX_DESCRIPTOR; fd++)
+        if (fd != archive && fstat(fd, &st) == 0 && st.st_dev == ours.st_dev &&
+            st.st_ino == ours.st_ino)
+            close(fd);
+}
+
 static int take_in_child(void *context, json_t **ret_report, struct rollbox_error *error) {
     const struct taking *taking = context;
     const struct unpack_limits limits = { .max_entries = FILES_MAX_ENTRIES,
@@ -341,8 +355,9 @@ static int take_in_child(void *context, json_t **ret_report, struct rollbox_erro
     const struct confine confine = { .readable = NULL, .writable = taking->work };
     struct unpack_totals totals = { 0 };
     bool landlock;
-    int r = confine_enter(&confine, &landlock, error);
 
+    close_other_ends(taking->archive);
+    int r = confine_enter(&confine, &landlock, error);
     return r < 0 ? r
                  : unpack_snapshot(
                        taking->archive, taking->work, &limits, &totals, true, ret_report, error);

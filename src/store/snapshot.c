@@ -324,6 +324,12 @@ static int write_archive(
             ? 0
             : error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "export", "out of memory");
 
+    /* Outside of the namespace of these ids, all owners look the same. */
+    if (r == 0 && job->many && geteuid() != 0)
+        r = error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "export",
+            "the owners of a sandbox of many users cannot be kept for an ordinary user yet: build "
+            "images as root");
+
     for (size_t i = 0; r == 0 && i < n; i++)
         r = tree_digest_some(layer_at(job, i), is_part, job, &digests[i], error);
     if (r == 0 && !(manifest = manifest_of(job, digests, n)))

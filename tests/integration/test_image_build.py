@@ -3,12 +3,14 @@
 
 import asyncio
 import io
+import json
 import os
 import tarfile
 
 import pytest
 import rollbox
 from built_images import Builds
+from harness import callers
 
 pytestmark = pytest.mark.skipif(
     os.geteuid() != 0, reason="an ordinary user has no sandboxes of many users yet"
@@ -307,3 +309,19 @@ def test_python_builds_images(builds, monkeypatch):
     with pytest.raises(rollbox.InvalidArgument, match="no stage none"):
         rollbox.build_image(context, target="none")
     assert builds.run("cat /a") == "py\n"
+
+
+def test_builds_of_an_ordinary_user_keep_owners_or_are_refused():
+    """Never another owner than that of the Dockerfile."""
+    user = next((caller for caller in callers() if caller.uid), None)
+    if not user:
+        pytest.skip("needs an ordinary user")
+    builds = Builds(user)
+    context = builds.context("FROM base\nCOPY --chown=alice:staff a /a\n", {"a": "x"})
+    builds.build(context)
+    (context / "Dockerfile").write_text("FROM base\nRUN touch /o && chown alice:staff /o\n")
+    done = builds.store.call("image", "build", "--json", "--progress=quiet", "-t", "made", context)
+    if done.returncode:
+        assert json.loads(done.stderr)["error"]["code"] == "feature_missing", done
+    else:
+        assert builds.run("stat -c '%u %g' /o") == "1000 50\n"
