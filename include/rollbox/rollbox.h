@@ -839,6 +839,14 @@ ROLLBOX_PUBLIC int rollbox_file_write_as(struct rollbox_sandbox *sandbox, const 
 ROLLBOX_PUBLIC int rollbox_upload_as(struct rollbox_sandbox *sandbox, const char *host_path,
     const char *path, const struct rollbox_file_options *options, struct rollbox_error *error);
 
+/* The same through a files agent that serves the other end of a connected SOCK_SEQPACKET socket
+ * (consumed): that of a sandbox of `rollbox serve`, whose channel the caller forwards. An error
+ * GUEST_INTERFERED with ECONNRESET, or one with EUSERS, may be repeated with another agent. */
+ROLLBOX_PUBLIC int rollbox_agent_upload(int take_socket, const char *host_path, const char *path,
+    rollbox_progress progress, void *userdata, struct rollbox_error *error);
+ROLLBOX_PUBLIC int rollbox_agent_download(int take_socket, const char *path, const char *host_path,
+    rollbox_progress progress, void *userdata, struct rollbox_error *error);
+
 /* ---- features ---- */
 
 /* The features of this kernel that the current user may use, as JSON text: {"kernel", "ok",

@@ -314,6 +314,8 @@ class Engine:
 
     def _after_fork(self) -> None:
         self._lock = threading.Lock()
+        if self.remote is not None:
+            self.remote.after_fork()
         self._connection = None
 
 

@@ -218,6 +218,20 @@ static int set_path(struct files *files, const char *path, struct rollbox_error 
     return 0;
 }
 
+int files_start_agent(struct rollbox_sandbox *sandbox, int socket, bool alone, bool *ret_recorded,
+    struct rollbox_error *error) {
+    auto_buf struct buf message = BUF_INIT;
+    auto_free char *answer = NULL;
+
+    sandbox_begin(&message, sandbox, VERB_FILES);
+    if (alone)
+        wire_add_u64(&message, TAG_FORCE, 1);
+    int r = sandbox_call(sandbox, &message, &socket, 1, &answer, error);
+    if (ret_recorded)
+        *ret_recorded = r >= 0 && answer && strstr(answer, "\"recorded\"");
+    return r;
+}
+
 static int send_user(const struct files *files, enum transfer_type type, const char *user) {
     return user ? transfer_send(files->transfer, (struct transfer_record){ .type = type }, NULL,
                       user, strlen(user) + 1)
@@ -237,13 +251,7 @@ static int send_request(struct files *files, struct transfer_record record, cons
         return agent_lost(files, r, error);
     if (files->theirs < 0)
         return 0;
-    auto_buf struct buf message = BUF_INIT;
-    auto_free char *answer = NULL;
-    sandbox_begin(&message, files->sandbox, VERB_FILES);
-    if (files->alone)
-        wire_add_u64(&message, TAG_FORCE, 1);
-    r = sandbox_call(files->sandbox, &message, &files->theirs, 1, &answer, error);
-    files->is_recorded = r >= 0 && answer && strstr(answer, "\"recorded\"");
+    r = files_start_agent(files->sandbox, files->theirs, files->alone, &files->is_recorded, error);
     close_fd(&files->theirs);
     return r;
 }
@@ -895,4 +903,30 @@ ROLLBOX_PUBLIC int rollbox_download(struct rollbox_sandbox *sandbox, const char 
     return WITH_AGENT(sandbox, error,
         (files.progress = progress, files.userdata = userdata,
             files_download(&files, path, host_path, error)));
+}
+
+ROLLBOX_PUBLIC int rollbox_agent_upload(int take_socket, const char *host_path, const char *path,
+    rollbox_progress progress, void *userdata, struct rollbox_error *error) {
+    struct files files;
+
+    if (files_init(&files, take_socket) < 0)
+        return out_of_memory(error);
+    files.progress = progress;
+    files.userdata = userdata;
+    int r = files_upload(&files, host_path, path, error);
+    files_done(&files);
+    return r;
+}
+
+ROLLBOX_PUBLIC int rollbox_agent_download(int take_socket, const char *path, const char *host_path,
+    rollbox_progress progress, void *userdata, struct rollbox_error *error) {
+    struct files files;
+
+    if (files_init(&files, take_socket) < 0)
+        return out_of_memory(error);
+    files.progress = progress;
+    files.userdata = userdata;
+    int r = files_download(&files, path, host_path, error);
+    files_done(&files);
+    return r;
 }

@@ -39,6 +39,11 @@ struct files {
 int files_init(struct files *files, int take_socket);
 void files_done(struct files *files);
 
+/* Has an agent serve a connected SOCK_SEQPACKET socket (borrowed), in which its request lies
+ * already. `alone`: the guest is frozen meanwhile. ret_recorded may be NULL. */
+int files_start_agent(struct rollbox_sandbox *sandbox, int socket, bool alone, bool *ret_recorded,
+    struct rollbox_error *error);
+
 /* As the functions of rollbox.h. */
 int files_read(struct files *files, const char *path, uint64_t most, void **ret_data,
     size_t *ret_length, struct rollbox_error *error);

@@ -7,7 +7,7 @@
 #include "base/cleanup.h"
 #include "serve/digits.h"
 #include "serve/engine_link.h"
-#include "serve/server.h"
+#include "serve/events.h"
 
 static struct list *bucket_of(
     struct server *server, const struct tenant *tenant, const char *name) {
@@ -97,6 +97,7 @@ void box_forget(struct server *server, struct box *box) {
         return;
     state_forget_box(server, box);
     box->is_gone = true;
+    events_of_box(box, "sandbox.ended", NULL);
     list_remove(&box->of_names);
     box->tenant->n_sandboxes--;
     box_unref(box);

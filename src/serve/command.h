@@ -24,6 +24,8 @@ void command_free(struct command *command);
 /* What a run and a command in a sandbox have in common; points into the command. */
 struct rollbox_run_options command_run_options(const struct command *command);
 struct rollbox_exec_options command_exec_options(const struct command *command);
+/* Adds an ended run or command to the usage and the events; `id` of a command. */
+void command_ended(struct exchange *exchange, const char *id, const struct rollbox_result *result);
 /* Counts a running command of the token. False: the answer is given. */
 bool command_may_run(struct exchange *exchange);
 /* The terminal of the member `key` of an object; false: the answer is given. */

@@ -22,6 +22,8 @@
 #include "base/utf8.h"
 #include "serve/command.h"
 #include "serve/engine_link.h"
+#include "serve/events.h"
+#include "serve/usage.h"
 
 #define WAIT_MAX_S 3600
 #define COMMENT_NS (INT64_C(10) * 1000000000)
@@ -29,9 +31,9 @@
 #define TIME_MAX_MS INT64_C(1000000000000000)
 
 const char *const run_keys[] = { "policy", "argv", "code", "language", "env", "cwd", "stdin",
-    "stdin_base64", "files", "timeout_ms", "output_limit", NULL };
+    "stdin_base64", "files", "timeout_ms", "output_limit", "labels", NULL };
 const char *const exec_keys[] = { "argv", "code", "language", "env", "cwd", "user", "stdin",
-    "stdin_base64", "files", "timeout_ms", "output_limit", "tty", NULL };
+    "stdin_base64", "files", "timeout_ms", "output_limit", "tty", "stdin_open", NULL };
 
 /* ---- the command of a body ---- */
 
@@ -257,12 +259,60 @@ bool command_terminal(
 
 /* ---- waiting for results ---- */
 
+void command_ended(struct exchange *exchange, const char *id, const struct rollbox_result *result) {
+    usage_ended(exchange, result);
+    if (exchange->box)
+        events_of_box(exchange->box, "exec.ended",
+            json_pack("{s:s?, s:s, s:o}", "exec", id, "outcome",
+                rollbox_outcome_name(result->outcome), "exit_code",
+                result->exit_code < 0 ? json_null() : json_integer(result->exit_code)));
+}
+
 static void on_end(struct rollbox_run *run, void *userdata) {
     struct exchange *exchange = userdata;
     const struct rollbox_result *result;
 
+    if (rollbox_wait(run, 0, &result) < 0)
+        return;
+    /* Others attached to the command of a request before. */
+    if (exchange->counts_running)
+        command_ended(exchange, exchange->command_id, result);
+    exchange_result(exchange, result, NULL);
+}
+
+/* Waits for the end of a command for which no client waits any more. */
+static void on_watched(struct rollbox_run *run, void *userdata) {
+    struct exchange *exchange = userdata;
+    const struct rollbox_result *result;
+
     if (rollbox_wait(run, 0, &result) >= 0)
-        exchange_result(exchange, result, NULL);
+        command_ended(exchange, exchange->command_id, result);
+    exchange_done(exchange);
+}
+
+static void watch(const struct exchange *first, const char *id) {
+    struct exchange *exchange = calloc(1, sizeof *exchange);
+    const struct rollbox_attach_options options = { .size = sizeof options,
+        .operation_id = id,
+        .input_fd = -1,
+        .stream_fds = { -1, -1 },
+        .callback = on_watched,
+        .userdata = exchange };
+
+    if (!exchange)
+        return;
+    exchange->server = first->server;
+    exchange->tenant = first->tenant;
+    exchange->box = first->box;
+    exchange->box->references++;
+    exchange->counts_running = true;
+    exchange->tenant->n_running++;
+    exchange->server->n_exchanges++;
+    list_init(&exchange->of_operation);
+    list_init(&exchange->of_engine);
+    (void)snprintf(exchange->command_id, sizeof exchange->command_id, "%s", id);
+    if (rollbox_attach(exchange->box->handle, &options, &exchange->run, NULL) < 0)
+        exchange_done(exchange);
 }
 
 /* The client has left: its command is killed, unless a client may ask for it again. */
@@ -341,6 +391,8 @@ struct patience {
 };
 
 static void answer_running(struct exchange *exchange, const char *id) {
+    if (exchange->counts_running)
+        watch(exchange, id);
     exchange->run = rollbox_run_free(exchange->run);
     exchange_answer_json(exchange, 202, json_pack("{s:s, s:s}", "id", id, "state", "running"));
 }
@@ -381,8 +433,8 @@ static bool wait_patiently(struct exchange *exchange, const char *id, int64_t se
 
 static void start_exec(struct exchange *exchange, const char *id) {
     struct rollbox_error error = { .code = ROLLBOX_OK };
-    struct command *command = command_read(exchange);
     int64_t seconds = preference(http_request_of(exchange->connection));
+    struct command *command = command_read(exchange);
     char made[SERVER_NAME_MAX + 1];
 
     if (!command)
@@ -399,6 +451,18 @@ static void start_exec(struct exchange *exchange, const char *id) {
         command_free(command);
         return;
     }
+    bool is_open = false;
+    if (!exchange_boolean(exchange, "stdin_open", &is_open)) {
+        command_free(command);
+        return;
+    }
+    auto_close int input = -EBADF;
+    if (is_open && input_open(exchange, id, &input) < 0) {
+        command_free(command);
+        exchange_problem(exchange, 503, "resource_exhausted", "the server has no room for a pipe");
+        return;
+    }
+    options.input_fd = input < 0 ? -1 : input;
     options.terminal = tty ? &terminal : NULL;
     options.operation_id = id;
     options.detached = true;
@@ -406,6 +470,9 @@ static void start_exec(struct exchange *exchange, const char *id) {
     options.userdata = exchange;
     int r = rollbox_exec(exchange->box->handle, &options, &exchange->run, &error);
     command_free(command);
+    (void)snprintf(exchange->command_id, sizeof exchange->command_id, "%s", id);
+    if (r >= 0)
+        events_of_box(exchange->box, "exec.started", json_pack("{s:s}", "exec", id));
     if (r < 0) {
         exchange_fail(exchange, &error);
     } else if (seconds == 0) {

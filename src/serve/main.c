@@ -25,8 +25,10 @@
 #include "serve/engines.h"
 #include "serve/listen.h"
 #include "serve/server.h"
+#include "serve/usage.h"
 #include "sys/limits.h"
 
+#define TRANSFER_THREADS 16u
 #define POOL_THREADS 16u
 #define CONNECTIONS_MAX 10000u
 
@@ -129,8 +131,11 @@ static int start(struct server *server, const struct config *of) {
     if (confine(of))
         return 1;
     r = pool_new(server->loop, POOL_THREADS, &server->pool);
+    if (r >= 0)
+        r = pool_new(server->loop, TRANSFER_THREADS, &server->transfers);
     if (r < 0)
         return complain("cannot ", "start threads", -r);
+    usage_start(server);
     r = confine_server();
     return r < 0 ? complain("cannot ", "filter system calls", -r) : 0;
 }
@@ -153,6 +158,7 @@ static void init(struct server *server, const struct config *of) {
 
     list_init(&server->tenants);
     list_init(&server->leases);
+    list_init(&server->inputs);
     list_init(&server->operations);
     for (size_t i = 0; i < ARRAY_SIZE(server->operations_by); i++)
         list_init(&server->operations_by[i]);

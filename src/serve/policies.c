@@ -149,21 +149,25 @@ static void prepare(struct exchange *exchange) {
     pool_submit(exchange->server->pool, &preparation->job);
 }
 
+bool policies_allowed(struct exchange *exchange, const json_t *policy) {
+    const char *scope, *key = forbidden(policy, exchange->scopes, &scope);
+
+    if (key)
+        exchange_problem(exchange, 403, "policy_forbidden",
+            "%.64s: a policy may have this only with a token of scope %s", key, scope);
+    return !key;
+}
+
 void policies_prepare(
     struct exchange *exchange, void (*then)(struct exchange *exchange, struct rollbox_plan *plan)) {
     const json_t *policy = json_object_get(exchange->body, "policy");
-    const char *scope;
 
     if (policy && !json_is_object(policy)) {
         exchange_problem(exchange, 400, "policy_invalid", "policy must be an object");
         return;
     }
-    const char *key = forbidden(policy, exchange->scopes, &scope);
-    if (key) {
-        exchange_problem(exchange, 403, "policy_forbidden",
-            "%.64s: a policy may have this only with a token of scope %s", key, scope);
+    if (!policies_allowed(exchange, policy))
         return;
-    }
     exchange->prepared = then;
     engines_want(exchange, prepare);
 }

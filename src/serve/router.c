@@ -10,7 +10,8 @@
 #include "base/cleanup.h"
 #include "serve/digits.h"
 #include "serve/engines.h"
-#include "serve/server.h"
+#include "serve/events.h"
+#include "serve/usage.h"
 
 #define JSON_MAX ((size_t)16 << 20)
 #define FILE_MAX ((size_t)64 << 20)
@@ -34,9 +35,13 @@ static const struct route routes[] = {
     { "POST", "/run_code", TOKEN_RUN, BODY_JSON, NULL, handle_fusion_run },
     { "GET", "/v1/ping", 0, BODY_JSON, no_keys, handle_fusion_ping },
     { "POST", "/v1/runs", TOKEN_RUN, BODY_JSON, run_keys, handle_run },
+    { "GET", "/v1/usage", TOKEN_RUN, BODY_JSON, no_keys, handle_usage },
+    { "GET", "/v1/events", TOKEN_RUN, BODY_JSON, no_keys, handle_events },
+    { "POST", "/v1/batches", TOKEN_RUN, BODY_STREAM, no_keys, handle_batch },
     { "POST", "/v1/sandboxes", TOKEN_RUN, BODY_JSON, create_keys, handle_create },
     { "GET", "/v1/sandboxes", TOKEN_RUN, BODY_JSON, no_keys, handle_list },
     { "GET", BOX, TOKEN_RUN, BODY_JSON, no_keys, handle_call },
+    { "PATCH", BOX, TOKEN_RUN, BODY_JSON, label_keys, handle_label },
     { "DELETE", BOX, TOKEN_RUN, BODY_JSON, no_keys, handle_call },
     { "GET", BOX "/processes", TOKEN_RUN, BODY_JSON, no_keys, handle_call },
     { "GET", BOX "/stats", TOKEN_RUN, BODY_JSON, no_keys, handle_call },
@@ -60,8 +65,14 @@ static const struct route routes[] = {
     { "GET", BOX "/execs/{exec}/tty", TOKEN_RUN, BODY_JSON, no_keys, handle_terminal },
     { "GET", BOX "/channel", TOKEN_RUN, BODY_JSON, no_keys, handle_channel },
     { "POST", BOX "/execs/{exec}/signal", TOKEN_RUN, BODY_JSON, signal_keys, handle_call },
+    { "POST", BOX "/execs/{exec}/stdin", TOKEN_RUN, BODY_BYTES, no_keys, handle_stdin },
     { "POST", BOX "/execs/{exec}/resize", TOKEN_RUN, BODY_JSON, resize_keys, handle_call },
     { "POST", BOX "/signal", TOKEN_RUN, BODY_JSON, signal_keys, handle_call },
+    { "POST", BOX "/commit", TOKEN_HOST, BODY_JSON, commit_keys, handle_commit },
+    { "POST", BOX "/network", TOKEN_RUN, BODY_JSON, NULL, handle_net_set },
+    { "GET", BOX "/execs/{exec}/network", TOKEN_RUN, BODY_JSON, no_keys, handle_net_tally },
+    { "POST", BOX "/notes", TOKEN_RUN, BODY_JSON, note_keys, handle_note },
+    { "GET", BOX "/export", TOKEN_RUN, BODY_JSON, no_keys, handle_export },
     { "GET", BOX "/files/{path...}", TOKEN_RUN, BODY_JSON, no_keys, handle_file_get },
     { "PUT", BOX "/files/{path...}", TOKEN_RUN, BODY_BYTES, no_keys, handle_file_put },
     { "DELETE", BOX "/files/{path...}", TOKEN_RUN, BODY_JSON, no_keys, handle_file_delete },

@@ -8,6 +8,7 @@
 #include "base/cleanup.h"
 #include "serve/command.h"
 #include "serve/engines.h"
+#include "serve/events.h"
 
 #define TIME_MAX_S (INT64_C(365) * 86400)
 #define FORKS_MAX 1000
@@ -17,6 +18,7 @@ const char *const create_keys[] = { "policy", "name", "idle_s", "ttl_s", "lifeti
 const char *const snapshot_keys[] = { "name", "processes", NULL };
 const char *const fork_keys[] = { "snapshot", "n", "processes", "same_seed", NULL };
 const char *const reset_keys[] = { "snapshot", "processes", NULL };
+const char *const label_keys[] = { "labels", NULL };
 const char *const signal_keys[] = { "signal", "scope", NULL };
 const char *const resize_keys[] = { "rows", "columns", NULL };
 const char *const state_keys[] = { "processes", NULL };
@@ -108,6 +110,7 @@ static void on_created(struct rollbox_run *run, void *userdata) {
         box->is_detached = true;
         state_keep_box(exchange->server, box);
     }
+    events_of_box(box, "sandbox.created", NULL);
     answer = json_pack("{s:s, s:O?}", "name", box->name, "labels", box->labels);
     auto_free char *text = json_dumps(answer, JSON_COMPACT);
     json_decref(answer);
@@ -294,6 +297,43 @@ void handle_status(struct exchange *exchange) {
 
 /* ---- calls on one sandbox ---- */
 
+/* Labels that are null are taken away, and others stay. */
+void handle_label(struct exchange *exchange) {
+    json_t *labels = json_object_get(exchange->body, "labels"), *value;
+    struct box *box = exchange->box;
+    const char *key;
+    void *next;
+
+    if (!json_is_object(labels)) {
+        exchange_problem(exchange, 400, "invalid_argument", "labels must be an object");
+        return;
+    }
+    if (!box->labels)
+        box->labels = json_object();
+    json_object_update(box->labels, labels);
+    json_object_foreach_safe(box->labels, next, key, value) {
+        if (json_is_null(value))
+            json_object_del(box->labels, key);
+    }
+    events_of_box(box, "sandbox.labels", NULL);
+    exchange_answer_json(
+        exchange, 200, json_pack("{s:s, s:O}", "name", box->name, "labels", box->labels));
+}
+
+/* What has changed a sandbox is an event. */
+static void tell_change(const struct exchange *exchange, const json_t *answer) {
+    const char *call = strrchr(exchange->route->path, '/') + 1;
+    auto_buf struct buf type = BUF_INIT;
+
+    if (strcmp(exchange->route->method, "POST") != 0)
+        return;
+    buf_printf(&type, "sandbox.%s", !strcmp(call, "snapshots") ? "snapshot" : call);
+    if (!buf_failed(&type))
+        events_of_box(exchange->box, type.data,
+            json_pack("{s:O?, s:s?}", "snapshot", json_object_get(answer, "id"), "exec",
+                exchange->parameters[1]));
+}
+
 static void on_answered(struct rollbox_run *run, void *userdata) {
     struct exchange *exchange = userdata;
     json_t *answer = answer_of(exchange, run);
@@ -301,6 +341,7 @@ static void on_answered(struct rollbox_run *run, void *userdata) {
     if (!answer)
         return;
     box_rename(exchange->server, exchange->tenant, answer);
+    tell_change(exchange, answer);
     if (is_inspection(exchange->route) && exchange->box->labels)
         json_object_set(answer, "labels", exchange->box->labels);
     exchange_answer_json(exchange, strcmp(exchange->route->method, "POST") ? 200 : 201, answer);
@@ -314,6 +355,7 @@ static void on_done(struct rollbox_run *run, void *userdata) {
     if (!answer)
         return;
     box_rename(exchange->server, exchange->tenant, answer);
+    tell_change(exchange, answer);
     exchange_answer_json(exchange, 200, answer);
 }
 
@@ -327,8 +369,12 @@ static void on_closed(struct rollbox_run *run, void *userdata) {
         if (!answer)
             return;
     }
-    json_decref(answer);
     box_forget(exchange->server, exchange->box);
+    if (json_object_get(answer, "record")) {
+        exchange_answer_json(exchange, 200, answer);
+        return;
+    }
+    json_decref(answer);
     exchange_answer(exchange, 204, "", NULL);
 }
 
@@ -366,6 +412,8 @@ static void on_forked(struct rollbox_run *run, void *userdata) {
         box->is_detached = exchange->box->is_detached;
         if (box->is_detached)
             state_keep_box(exchange->server, box);
+        box->labels = json_deep_copy(exchange->box->labels);
+        events_of_box(box, "sandbox.created", json_pack("{s:s}", "fork_of", exchange->box->name));
         json_array_append_new(names, json_string(name));
     }
     /* The lease may have expired meanwhile, and with it the sandbox. */

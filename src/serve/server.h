@@ -47,6 +47,7 @@ struct box {
     char lease[SERVER_NAME_MAX + 1]; /* "": none */
     uint64_t number;                 /* random: never used again */
     bool is_detached;                /* it outlives the server's connection to its engine */
+    double cpu_ms;                   /* as it was measured last */
     bool is_gone;                    /* not in the table any more */
 };
 
@@ -58,12 +59,13 @@ struct server {
     struct list engines;     /* engines.c */
     struct journal *journal; /* NULL: nothing outlives the server */
     struct loop_task flush_task;
-    struct pool *pool;
+    struct pool *pool, *transfers; /* of calls; of what takes as long as its client does */
     struct tokens tokens;
     struct tls *tls; /* NULL: none */
     struct list tenants;
     struct list boxes[SERVER_BUCKETS];
     struct list leases;
+    struct list inputs;     /* open standard inputs */
     struct list operations; /* struct operation: answers that are kept for a retry, oldest first */
     struct list operations_by[4096]; /* by their keys */
     unsigned n_operations;
@@ -123,7 +125,7 @@ struct exchange {
     void (*gone)(struct exchange *exchange);     /* the client has left; NULL: the work continues */
     void *data;                                  /* the handler's, freed by free_data */
     void (*free_data)(void *data);
-    char id[17];
+    char id[17], command_id[65];
 };
 
 /* ---- router.c ---- */
@@ -190,6 +192,9 @@ void box_rename(struct server *server, const struct tenant *tenant, json_t *valu
 void policies_prepare(
     struct exchange *exchange, void (*then)(struct exchange *exchange, struct rollbox_plan *plan));
 
+/* Whether the token's scopes allow this policy; false: the answer is given. */
+bool policies_allowed(struct exchange *exchange, const json_t *policy);
+
 /* ---- state.c: what outlives the server (--state) ---- */
 
 /* Reads the journal and looks its sandboxes up at the engines. 0, or 1 after a message. */
@@ -227,6 +232,8 @@ void handle_list(struct exchange *exchange);
 bool call_signal(struct exchange *exchange, struct rollbox_call_options *call);
 void handle_call(struct exchange *exchange); /* a call on a sandbox, by its route */
 void handle_status(struct exchange *exchange);
+void handle_label(struct exchange *exchange);
+extern const char *const label_keys[];
 extern const char *const create_keys[],
     *const snapshot_keys[], *const fork_keys[], *const reset_keys[], *const signal_keys[],
                                                                          *const state_keys[],
@@ -236,6 +243,25 @@ extern const char *const create_keys[],
 
 void handle_channel(struct exchange *exchange);
 void handle_terminal(struct exchange *exchange);
+
+/* ---- actions.c ---- */
+
+void handle_commit(struct exchange *exchange);
+void handle_net_set(struct exchange *exchange);
+void handle_net_tally(struct exchange *exchange);
+void handle_note(struct exchange *exchange);
+void handle_export(struct exchange *exchange);
+extern const char *const commit_keys[], *const note_keys[];
+
+/* ---- batches.c ---- */
+
+void handle_batch(struct exchange *exchange);
+
+/* ---- stdin.c ---- */
+
+/* Keeps the write end of a command's standard input; *ret_fd is the read end, the caller's. */
+int input_open(struct exchange *exchange, const char *id, int *ret_fd);
+void handle_stdin(struct exchange *exchange);
 
 /* ---- leases.c ---- */
 

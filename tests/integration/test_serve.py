@@ -242,7 +242,7 @@ def test_tenant_sees_nothing_of_another_one(server):
     server.call("POST", "/v1/sandboxes", {"name": "box"})
     server.call("POST", "/v1/sandboxes/box/snapshots", {"name": "base"})
     fork = server.call("POST", "/v1/sandboxes/box/fork", {})[1]["sandboxes"][0]
-    other = server.new_token("two")
+    other = server.new_token("two", "run", "net", "host", "admin")
     assert server.call("GET", "/v1/sandboxes", token=other) == (200, {"sandboxes": []})
     paths = server.call("GET", "/v1/openapi.json")[1]["paths"]
     tried = 0
@@ -457,3 +457,14 @@ def test_openapi_has_every_route_of_the_server(server):
     )
     table = set(re.findall(r'\{\s*"([A-Z]+)",\s*"([^"]+)",', source))
     assert {(method, path.replace("...", "")) for method, path in table} == told
+
+
+def test_refused_command_is_answered_once(server):
+    """The headers of a request were read after its refusal had freed it."""
+    server.call("POST", "/v1/sandboxes", {"name": "box"})
+    for _ in range(50):
+        for body in ({"argv": []}, {"argv": [""], "code": ""}, {"argv": ["true"], "timeout_ms": 0}):
+            for method, path in (("POST", "execs"), ("PUT", "execs/e")):
+                answer = server.call(method, f"/v1/sandboxes/box/{path}", body, Prefer="wait=1")
+                assert answer[0] == 400
+    assert server.call("GET", "/healthz")[0] == 200

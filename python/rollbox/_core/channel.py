@@ -28,6 +28,20 @@ _STEP = WINDOW // 4
 _PIECE = 32 << 10
 
 
+_PACKET_MAX = 72 << 10
+"""Of a files agent, whose socket keeps the bounds of packets."""
+
+
+def _is_packet_socket(fd: int) -> bool:
+    if not stat.S_ISSOCK(os.fstat(fd).st_mode):
+        return False
+    sock = socket.socket(fileno=os.dup(fd))
+    try:
+        return sock.type == socket.SOCK_SEQPACKET
+    finally:
+        sock.close()
+
+
 class _Out:
     """A stream of the server, and the descriptor that gets it."""
 
@@ -35,6 +49,8 @@ class _Out:
         self.fd = fd
         self.is_socket = stat.S_ISSOCK(os.fstat(fd).st_mode)
         self.pending = bytearray()
+        self.packets: list[int] = []  # lengths of those in `pending`
+        self.has_packets = _is_packet_socket(fd)
         self.taken = 0
         self.ended = False
         os.set_blocking(fd, False)
@@ -46,6 +62,7 @@ class _In:
     def __init__(self, fd: int) -> None:
         self.fd = fd
         self.credit = WINDOW
+        self.most = _PACKET_MAX if _is_packet_socket(fd) else 1
         os.set_blocking(fd, False)
 
 
@@ -74,6 +91,7 @@ class Channel:
         self.answer: Optional[dict[str, Any]] = None  # the message "started"
         self.result: Optional[dict[str, Any]] = None  # "result", or {"error": problem}
         self.ended = threading.Event()
+        self.finished = threading.Event()  # no more bytes are moved
         self._callbacks: list[Callable[[], None]] = []
         self._send(websocket.TEXT, json.dumps(begin).encode("ascii"))
 
@@ -176,7 +194,7 @@ class Channel:
         poll.register(self._sock, select.POLLIN | (select.POLLOUT if unsent else 0))
         by_fd: dict[int, int] = {}
         for number, one in self._in.items():
-            if one.credit and unsent < WINDOW:
+            if one.credit >= one.most and unsent < WINDOW:
                 poll.register(one.fd, select.POLLIN)
                 by_fd[one.fd] = number
         for number, out in self._out.items():
@@ -260,6 +278,8 @@ class Channel:
             self._taken(number, out, len(data))
         else:
             out.pending += data
+            if out.has_packets:
+                out.packets.append(len(data))
             self._write_out(number)
 
     def _take_text(self, message: dict[str, Any]) -> None:
@@ -286,7 +306,7 @@ class Channel:
     def _read_input(self, number: int) -> None:
         one = self._in[number]
         try:
-            data = os.read(one.fd, min(_PIECE, one.credit))
+            data = os.read(one.fd, max(one.most, min(_PIECE, one.credit)))
         except BlockingIOError:
             return
         except OSError:
@@ -305,8 +325,10 @@ class Channel:
         out = self._out[number]
         try:
             while out.pending:
-                n = os.write(out.fd, out.pending[:_PIECE])
+                n = os.write(out.fd, out.pending[: out.packets[0] if out.packets else _PIECE])
                 del out.pending[:n]
+                if out.packets:
+                    out.packets.pop(0)
                 self._taken(number, out, n)
         except BlockingIOError:
             return
@@ -348,7 +370,8 @@ class Channel:
                 os.set_blocking(out.fd, True)
                 with contextlib.suppress(OSError):
                     while out.pending:
-                        del out.pending[: os.write(out.fd, out.pending)]
+                        length = out.packets.pop(0) if out.packets else _PIECE
+                        del out.pending[: os.write(out.fd, out.pending[:length])]
             self._end_out(out)
         with contextlib.suppress(OSError):
             self._sock.close()
@@ -356,6 +379,7 @@ class Channel:
             os.close(self._wake)
             os.close(self._waker)
             self._waker = -1
+        self.finished.set()
         self._tell()
 
 

@@ -401,6 +401,14 @@ _SIGNATURES: dict[str, Any] = {
     "rollbox_file_stat": (ctypes.c_int, [_P, ctypes.c_char_p, ctypes.c_bool, _TEXT, _ERROR]),
     "rollbox_file_mkdir": (ctypes.c_int, [_P, ctypes.c_char_p, ctypes.c_uint, _ERROR]),
     "rollbox_file_remove": (ctypes.c_int, [_P, ctypes.c_char_p, ctypes.c_bool, _ERROR]),
+    "rollbox_agent_upload": (
+        ctypes.c_int,
+        [ctypes.c_int, ctypes.c_char_p, ctypes.c_char_p, PROGRESS, _P, _ERROR],
+    ),
+    "rollbox_agent_download": (
+        ctypes.c_int,
+        [ctypes.c_int, ctypes.c_char_p, ctypes.c_char_p, PROGRESS, _P, _ERROR],
+    ),
     "rollbox_upload": (ctypes.c_int, [_P, ctypes.c_char_p, ctypes.c_char_p, PROGRESS, _P, _ERROR]),
     "rollbox_file_write_as": (
         ctypes.c_int,

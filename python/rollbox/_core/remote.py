@@ -15,6 +15,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import ctypes
+import errno
 import http.client
 import json
 import os
@@ -22,6 +23,7 @@ import select
 import socket
 import ssl
 import threading
+import time
 import urllib.parse
 import uuid
 import weakref
@@ -33,10 +35,13 @@ from .connection import Connector
 from .errors import EngineLost, FeatureMissing, InvalidArgument, RollboxError
 from .handle import Handle
 from .request import AttachRequest, ExecRequest, Request, SessionRequest, error_result
-from .result import Outcome, Result
+from .result import OUTCOMES, Outcome, Result
 
 _LEASE_S = 60
 """How long sandboxes outlive a program that was killed."""
+_REFUSED_S = 30
+"""How long a transfer is tried for which the sandbox has no room."""
+_KILLED_MAX = 7
 _SCHEMES = ("http://", "https://", "unix:")
 _CODES: dict[str, type[RollboxError]] = {
     one.code: one
@@ -162,6 +167,15 @@ class Remote:
         for connection in idle:
             connection.close()
 
+    def after_fork(self) -> None:
+        """Leaves the parent's connections and lease to it."""
+        for connection in self._idle:
+            if connection.sock is not None:
+                os.close(connection.sock.detach())
+        self._lock, self._idle, self._lease = threading.Lock(), [], None
+        self._process, self._stop = os.getpid(), threading.Event()
+        self.connection = RemoteConnection()
+
     def forget_lease(self, lease: str) -> None:
         """A lease has expired: the next sandbox gets another one."""
         with self._lock:
@@ -279,11 +293,37 @@ class Remote:
             status, answer = self.request(method, path, body, pending=pending)
             while status == 202:
                 status, answer = self.request(method, path, body, pending=pending)
+            if status >= 400 and "result" not in answer:
+                problem = problem_error(answer, status)
+                return lambda text, id: error_result(problem, text, id)
             return lambda text, id: _result(status, answer, text, id)
 
         pending = RemotePending(self.connection, on_end, ask)
         threading.Thread(target=pending.run, name="rollbox-request", daemon=True).start()
         return pending
+
+    def download(self, path: str, write: Callable[[bytes], Any]) -> None:
+        """Writes an answer as it comes. Raises EngineLost if it does not come whole."""
+        headers = {} if self._token is None else {"Authorization": f"Bearer {self._token}"}
+        connection = self._take()
+        try:
+            connection.request("GET", path, headers=headers)
+            answer = connection.getresponse()
+            if answer.status >= 400:
+                raise problem_error(json.loads(answer.read()), answer.status)
+            while True:
+                piece = answer.read(1 << 18)
+                if not piece:
+                    return
+                write(piece)
+        except (OSError, http.client.HTTPException) as problem:
+            if isinstance(problem, OSError) and problem.filename is not None:
+                raise
+            raise EngineLost(
+                f"the server {self.url} did not send all: {problem}", stage="connect"
+            ) from problem
+        finally:
+            connection.close()
 
     def open_channel(self, path: str, begin: dict[str, Any]) -> Channel:
         """A WebSocket connection whose first message is `begin`. Raises EngineLost."""
@@ -473,6 +513,7 @@ class RemoteHandle(Handle):
         self.recording = None
         self.processes = weakref.WeakValueDictionary()
         self._ports: dict[int, Forwarder] = {}
+        self._records: list[Channel] = []
         self._path = "/v1/sandboxes/" + urllib.parse.quote(name, safe="")
 
     @classmethod
@@ -502,9 +543,18 @@ class RemoteHandle(Handle):
         found._ask("GET", "")
         return found
 
-    def _ask(self, method: str, path: str, body: Any = None) -> Any:
+    def _check(self) -> None:
+        if self.process != os.getpid():
+            raise EngineLost(
+                f"sandbox {self.name} belongs to the process that this one was forked from; open "
+                "one of your own",
+                stage="connect",
+            )
         if self._closed:
             raise errors.NotFound(f"sandbox {self.name} is closed", stage="arguments")
+
+    def _ask(self, method: str, path: str, body: Any = None) -> Any:
+        self._check()
         return self.remote.ask(method, self._path + path, body, repeatable=True)
 
     def json(self, function: str, *arguments: Any) -> Any:
@@ -542,8 +592,7 @@ class RemoteHandle(Handle):
 
     def _request_of(self, request: ExecRequest) -> tuple[str, str, dict[str, Any]]:
         """The method, path and body of a command without streams."""
-        if self._closed:
-            raise errors.NotFound(f"sandbox {self.name} is closed", stage="arguments")
+        self._check()
         options = request.options
         method, path = "POST", self._path + "/execs"
         if options.operation_id:
@@ -605,8 +654,7 @@ class RemoteHandle(Handle):
         return RemoteRun(self.remote.connection, channel, _channel_result)
 
     def _open_channel(self, begin: dict[str, Any]) -> Channel:
-        if self._closed:
-            raise errors.NotFound(f"sandbox {self.name} is closed", stage="arguments")
+        self._check()
         return self.remote.open_channel(self._path + "/channel", begin)
 
     def claim(self, id: str, *slots: int) -> list[int]:
@@ -671,10 +719,60 @@ class RemoteHandle(Handle):
         ]
         return {"ports": rows}
 
-    def record(self, record: Any, child: bool = False) -> None:
-        """Not offered."""
-        self.close()
-        raise FeatureMissing("a server does not record trajectories yet", stage="arguments")
+    def start_record(self, options: ffi.RecordOptions) -> dict[str, Any]:
+        """Has the trajectory written to the options' descriptor."""
+        body: dict[str, Any] = {
+            key: getattr(options, key)
+            for key in ("stream_bytes", "file_bytes", "env_values", "files", "changes", "as_parent")
+            if getattr(options, key)
+        }
+        for key in ("redact_names", "redact_patterns"):
+            words = _strings(getattr(options, key))
+            if words:
+                body[key] = [_text(key, word) for word in words]
+        channel = self._open_channel({"record": body})
+        answer = channel.start({}, {1: os.dup(options.fd)})
+        if "error" in answer:
+            raise problem_error(answer["error"], answer["error"].get("status", 500))
+        self._records.append(channel)
+        return {"id": answer["id"]}
+
+    def transfer(self, function: str, source: bytes, target: bytes, *more: Any) -> None:
+        """An upload or download of the C library, whose agent is at the end of a channel."""
+        end = time.monotonic() + _REFUSED_S
+        killed = 0
+        while True:
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            fd = theirs.detach()
+            try:
+                channel = self._open_channel({"agent": {"alone": killed > 0}})
+                answer = channel.start({0: fd}, {1: os.dup(fd)})
+                fd = -1
+            finally:
+                if fd >= 0:
+                    os.close(fd)
+            if "error" in answer:
+                raise problem_error(answer["error"], answer["error"].get("status", 500))
+            error = ffi.Error()
+            try:
+                if (
+                    getattr(ffi.lib(), function)(
+                        ours.detach(), source, target, *more, ctypes.byref(error)
+                    )
+                    >= 0
+                ):
+                    return
+            finally:
+                channel.close()
+            problem = channel.result
+            if problem is not None and "error" in problem:
+                raised = problem_error(problem["error"], problem["error"].get("status", 500))
+            else:
+                raised = ffi.exception(error)
+            if isinstance(raised, errors.GuestInterfered) and killed < _KILLED_MAX:
+                killed += 1
+            elif raised.errno != errno.EUSERS or time.monotonic() > end:
+                raise raised
 
     def close(self) -> None:
         """Ends the sandbox; nothing the second time, and when the server is gone."""
@@ -683,8 +781,16 @@ class RemoteHandle(Handle):
         self._closed = True
         for one in self._ports.values():
             one.close()
-        with contextlib.suppress(EngineLost, errors.NotFound):
-            self.remote.ask("DELETE", self._path)
+        answer: Any = None
+        with contextlib.suppress(errors.NotFound):
+            try:
+                answer = self.remote.ask("DELETE", self._path)
+            except EngineLost:
+                answer = {}
+        for channel in self._records:
+            channel.finished.wait(_REFUSED_S)
+        if self.recording is not None:
+            self.recording.end(answer if isinstance(answer, dict) else None)
 
     def leave(self) -> None:
         """Lets go of the sandbox without ending it."""
@@ -739,6 +845,61 @@ def _publish(handle: RemoteHandle, port: Any, listen: Optional[bytes]) -> Any:
     return handle.publish(getattr(port, "value", port), listen)
 
 
+def _note_shell(handle: RemoteHandle, reference: Any) -> Any:
+    note = reference._obj
+    row = {
+        "id": (note.operation_id or b"").decode("utf-8", "replace"),
+        "outcome": OUTCOMES[note.outcome].value,
+        **{
+            key: _encoded(_bytes_at(note, field, length))
+            for key, field, length in (
+                ("command", "command", note.command_length),
+                ("stdout", "stdout_data", note.stdout_length),
+                ("stderr", "stderr_data", note.stderr_length),
+            )
+        },
+    }
+    for key in ("timeout_ms", "output_limit", "exit_code", "signal", "wall_ms"):
+        row[key] = getattr(note, key)
+    for key in ("stdout_truncated", "stderr_truncated", "ended"):
+        row[key] = bool(getattr(note, key))
+    return handle._ask("POST", "/notes", {"shell": row})
+
+
+def _export(handle: RemoteHandle, snapshot: Optional[bytes], path: bytes, live: bool) -> Any:
+    query = {**_named("snapshot", snapshot), **({"live": "1"} if live else {})}
+    with contextlib.ExitStack() as stack:
+        beside = path
+        if not os.path.exists(path) or os.path.isfile(path):
+            beside = b"%s.rollbox-%d" % (path, os.getpid())
+        try:
+            file = stack.enter_context(open(beside, "wb"))
+        except OSError as problem:
+            raise errors.IOFailed(f"cannot write {path!r}: {problem}", stage="arguments") from None
+        try:
+            handle.remote.download(
+                handle._path + "/export?" + urllib.parse.urlencode(query), file.write
+            )
+            file.flush()
+            if beside != path:
+                os.fsync(file.fileno())
+                os.rename(beside, path)
+        except BaseException:
+            if beside != path:
+                os.unlink(beside)
+            raise
+    return {}
+
+
+def _commit(handle: RemoteHandle, path: Optional[bytes], force: bool) -> Any:
+    body = {} if path is None else {"path": _text("path", path)}
+    return handle._ask("POST", "/commit", {**body, "force": bool(force)})
+
+
+def _tally(handle: RemoteHandle, id: bytes) -> Any:
+    return handle._ask("GET", f"/execs/{urllib.parse.quote_from_bytes(id, safe='')}/network")
+
+
 def _resize(handle: RemoteHandle, id: bytes, size: Any) -> Any:
     path = "/execs/" + urllib.parse.quote_from_bytes(id, safe="") + "/resize"
     terminal = size._obj
@@ -783,7 +944,21 @@ def _signal(handle: RemoteHandle, id: Optional[bytes], number: int, scope: int) 
 
 
 _TRANSLATIONS: dict[str, Callable[..., Any]] = {
+    "rollbox_commit": _commit,
     "rollbox_connect": _connect,
+    "rollbox_download": lambda handle, *arguments: handle.transfer(
+        "rollbox_agent_download", *arguments
+    ),
+    "rollbox_export": lambda handle, snapshot, path: _export(handle, snapshot, path, False),
+    "rollbox_export_live": lambda handle, snapshot, path: _export(handle, snapshot, path, True),
+    "rollbox_net_set": lambda handle, policy: handle._ask("POST", "/network", json.loads(policy)),
+    "rollbox_net_tally": _tally,
+    "rollbox_note": lambda handle, note: handle._ask("POST", "/notes", {"note": json.loads(note)}),
+    "rollbox_note_shell": _note_shell,
+    "rollbox_record": lambda handle, options: handle.start_record(options._obj),
+    "rollbox_upload": lambda handle, *arguments: handle.transfer(
+        "rollbox_agent_upload", *arguments
+    ),
     "rollbox_publish": _publish,
     "rollbox_resize": _resize,
     "rollbox_sandbox_query": lambda handle, query, *_: handle._ask("GET", _QUERIES[query]),
