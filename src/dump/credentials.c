@@ -8,6 +8,7 @@
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -55,8 +56,11 @@ static int read_map(const char *name, pid_t init, struct id_ranges *ret_ranges) 
 int credentials_begin(struct dump *c) {
     if (!c->options->many_users)
         return 0;
-    int r = read_map("uid_map", c->options->init, &c->uids);
+    const int namespace = c->options->user_namespace;
+    int r = namespace > 0 && setns(namespace, CLONE_NEWUSER) < 0 ? -errno : 0;
 
+    if (r == 0)
+        r = read_map("uid_map", c->options->init, &c->uids);
     if (r == 0)
         r = read_map("gid_map", c->options->init, &c->gids);
     return r < 0 ? dump_fail(c, "the sandbox's ids", r) : 0;

@@ -356,10 +356,10 @@ static void begin_reading(struct dump *c) {
 }
 
 static int dump_all(struct dump *c) {
-    int r = look_at_init(c);
+    int r = credentials_begin(c); /* first: ids are seen as there from then on */
 
     if (r == 0)
-        r = credentials_begin(c);
+        r = look_at_init(c);
     buf_add(&c->texts, "", 1); /* offset 0: no path */
     if (r == 0)
         r = dirty_pages_begin(c);

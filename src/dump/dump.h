@@ -43,10 +43,13 @@ struct dump_options {
     bool tracks;                          /* start dirty tracking if the image is not incremental */
     const struct dirty_tracker *trackers; /* existing ones */
     size_t n_trackers;
-    bool many_users; /* users "many": the ids and rights of each thread are dumped */
-    bool is_command; /* The sandbox has one process with one thread, which waits in `call` or is
-                        about to. Its descriptors are not dumped: after a restore it gets those of a
-                        command. */
+    int user_namespace; /* with many users and an ordinary user: where the sandbox's ids are the
+                           caller's to handle, so that files of their processes in /proc open; 0:
+                           none */
+    bool many_users;    /* the ids and rights of each thread are dumped */
+    /* The sandbox has one process with one thread, which waits in `call` or is about to. Its
+     * descriptors are not dumped: after a restore it gets those of a command. */
+    bool is_command;
     long call;
     unsigned highest_fd; /* highest allowed descriptor */
     volatile uint32_t

@@ -5,13 +5,16 @@ The model: a Python process forks one process for each kind of rights, and answe
 has it. The answers of a copy are those of the original.
 """
 
+import inspect
 import os
 import struct
+import sys
 
 import pytest
 
 import record_fuzz
-from harness import Caller, binaries
+from harness import ORDINARY_UID, Caller, binaries
+from many_users import give_ids
 
 from rollbox import Policy, RollboxError, Sandbox
 
@@ -356,6 +359,33 @@ def test_processes_that_change_users_while_they_are_dumped(box):
         with kids[0] as kid:
             assert captive.of(kid)() == "as it was"
     assert made and captive() == "as it was"
+
+
+AS_ORDINARY_USER = r"""
+with Sandbox(Policy(users="many")) as box:
+    captive = Captive.begin(box, KINDS.replace("/root", "/tmp/root"))
+    before, base = captive(), box.snapshot()
+    for kid in box.fork(2):
+        with kid:
+            copy = captive.of(kid)
+            assert copy() == before
+            for grandchild in kid.fork(1):
+                with grandchild: assert captive.of(grandchild)() == before
+    box.reset(base)
+    at_reset = captive.of(box)
+    assert at_reset() == before
+print("all the same")
+"""
+
+
+def test_ordinary_users_processes_keep_their_rights():
+    """His engine has rights over them in the user namespace of their ids alone; a restored process that is not dumpable was out of its reach."""
+    give_ids()
+    user = Caller("user", ORDINARY_UID)
+    paths = os.pathsep.join(path for path in sys.path if path)
+    script = f"from rollbox import Policy, Sandbox\nKINDS = {KINDS!r}\n{inspect.getsource(Captive)}\n{AS_ORDINARY_USER}"
+    done = user.call(sys.executable, "-c", script, env=user.environment(PYTHONPATH=paths))
+    assert done.stdout == b"all the same\n", done.stderr
 
 
 # ---- forged images ----

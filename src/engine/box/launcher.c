@@ -309,8 +309,9 @@ void launcher_drop_free(struct launcher *launcher) {
 
 /* ---- its start ---- */
 
-static int spawn_init(
-    struct engine *engine, uint32_t id_base, bool early, bool fixed, int socket, pid_t *ret_pid) {
+/* `within`: the user namespace of an ordinary user's sandboxes with many users; -EBADF. */
+static int spawn_init(struct engine *engine, uint32_t id_base, bool early, bool fixed, int within,
+    int socket, pid_t *ret_pid) {
     int fds[] = { engine->null_fd, engine->null_fd,
         engine->null_fd, [GUEST_LAUNCHER_SOCKET] = socket };
     char base[16];
@@ -324,8 +325,10 @@ static int spawn_init(
     /* It does not inherit a personality of ours, which setarch(8) may have set. */
     int before = personality(fixed ? ADDR_NO_RANDOMIZE : PER_LINUX);
     int r = before < 0 ? -errno
-                       : (early ? spawn_soon : spawn_clean)(
-                             engine->programs.init, argv, fds, ARRAY_SIZE(fds), ret_pid);
+            : within >= 0
+                ? spawn_within(engine->programs.init, argv, fds, ARRAY_SIZE(fds), within, ret_pid)
+                : (early ? spawn_soon : spawn_clean)(
+                      engine->programs.init, argv, fds, ARRAY_SIZE(fds), ret_pid);
     if (before >= 0)
         (void)personality((unsigned long)before);
     return r;
@@ -358,6 +361,7 @@ struct launcher_start {
     bool early; /* it enters its namespaces before it has a plan, which has some and not many users
                  */
     bool fixed, many_users;
+    int within; /* a user namespace to begin in; -EBADF */
 };
 
 /* Plans that run at once should have different ids. */
@@ -390,7 +394,8 @@ static int start_process(
     } else if (engine->features.is_root || engine->features.own_ids)
         launcher->id_base = next_id_base(engine, start->many_users);
     if (r == 0)
-        r = spawn_init(engine, launcher->id_base, start->early, start->fixed, high, &launcher->pid);
+        r = spawn_init(engine, launcher->id_base, start->early, start->fixed, start->within, high,
+            &launcher->pid);
     if (r == 0 && engine->cgroups)
         r = cgroup_launcher_attach(engine->cgroups, launcher->pid);
     if (r < 0) {
@@ -403,7 +408,7 @@ static int start_process(
 }
 
 void launcher_prestart(struct engine *engine, bool fixed) {
-    const struct launcher_start start = { .early = true, .fixed = fixed };
+    const struct launcher_start start = { .early = true, .fixed = fixed, .within = -EBADF };
     int mounts = open("/proc/self/mounts", O_RDONLY | O_CLOEXEC);
 
     /* An error is reported when one is needed. */
@@ -453,7 +458,12 @@ int launcher_start(struct engine *engine, const struct plan *plan,
     struct launcher **ret_launcher, struct rollbox_error *error) {
     const bool fixed = plan->flags & (PLAN_SEED | PLAN_CLOCK), replaces = in->fd >= 0;
     struct launcher_start start = {
-        .in = replaces ? in : NULL, .fixed = fixed, .many_users = plan->flags & PLAN_MANY_USERS
+        .in = replaces ? in : NULL,
+        .fixed = fixed,
+        .many_users = plan->flags & PLAN_MANY_USERS,
+        .within = replaces && (plan->flags & (PLAN_MANY_USERS | PLAN_AS_ROOT)) == PLAN_MANY_USERS
+                      ? in->fd
+                      : -EBADF,
     };
     struct launcher *launcher = plan->flags & (PLAN_PROCESS | PLAN_MANY_USERS) || replaces
                                     ? NULL

@@ -412,13 +412,17 @@ int dump_job_start(
             .progress = progress,
             .in_calls = dump_job->in_calls,
             .many_users = profile->plan->flags & PLAN_MANY_USERS,
+            .user_namespace =
+                (profile->plan->flags & (PLAN_MANY_USERS | PLAN_AS_ROOT)) == PLAN_MANY_USERS
+                    ? profile->user_namespace.fd
+                    : 0,
             .base = options.base,
             .tracks = options.tracks,
             .trackers = options.trackers,
             .n_trackers = options.n_trackers,
             .memory_limit = policy->max_memory_bytes,
             .max_processes = policy->max_processes };
-        int fds[6 + DUMP_WORKER_MAX_TERMINALS + MAX_DIRTY_TRACKERS] = { checkpoint->image,
+        int fds[7 + DUMP_WORKER_MAX_TERMINALS + MAX_DIRTY_TRACKERS] = { checkpoint->image,
             pair[1] };
         size_t n_fds = 2;
 
@@ -427,6 +431,8 @@ int dump_job_start(
         for (size_t i = 0; i < options.n_trackers; i++)
             fds[n_fds++] = options.trackers[i].fd;
 
+        if (options.user_namespace)
+            fds[n_fds++] = options.user_namespace;
         if (still)
             fds[n_fds++] = still;
         if (progress)

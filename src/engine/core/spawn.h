@@ -14,6 +14,11 @@ char *spawn_find_program(const char *variable, const char *program);
  * are fds[] (each its own number, or above all of them). 0 or -errno. */
 int spawn_clean(const char *path, char *const *argv, const int *fds, int n_fds, pid_t *ret_pid);
 
+/* The same in a user namespace (borrowed), so that the program's memory belongs to that: what it
+ * forks can be traced by those with rights there, also when it is not dumpable. */
+int spawn_within(
+    const char *path, char *const *argv, const int *fds, int n_fds, int namespace, pid_t *ret_pid);
+
 /* The same once in the life of a process (later it is spawn_clean), without waiting until it is
  * executed, so the path is to stay. A failure of that shows as its end, with 127. */
 int spawn_soon(const char *path, char *const *argv, const int *fds, int n_fds, pid_t *ret_pid);
