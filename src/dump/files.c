@@ -29,8 +29,9 @@
 #include "dump/internal.h"
 #include "sys/syscalls.h"
 
-#define GET_SEALS 1034   /* F_GET_SEALS */
-#define MEMORY_DEVICES 1 /* major number of null, zero, full, random and urandom */
+#define GET_SEALS 1034    /* F_GET_SEALS */
+#define GET_OWNER_UIDS 17 /* F_GETOWNER_UIDS */
+#define MEMORY_DEVICES 1  /* major number of null, zero, full, random and urandom */
 
 struct open_file {
     int number;
@@ -433,6 +434,60 @@ static int dump_description(
     return dump_path(c, s, file, to);
 }
 
+/* ---- signals to its owner ---- */
+
+/* The pid inside; 0: the owner has ended. */
+static int32_t find_signalled(const struct dump *c, const struct f_owner_ex *owner) {
+    for (size_t i = 0; i < c->n_dump_processes; i++) {
+        const struct dump_process *s = c->dump_processes[i];
+
+        if (s->is_apart)
+            continue;
+        if (owner->type == F_OWNER_PID && s->pid == owner->pid)
+            return (int32_t)s->inner_pid;
+        if (owner->type == F_OWNER_PGRP && s->outer_group == (uint32_t)owner->pid)
+            return (int32_t)s->group;
+    }
+    return 0;
+}
+
+/* Signals are sent with the rights of the one who has named the owner. */
+static bool has_named_owner(const struct dump_process *s, int fd) {
+    const char *at = dump_field(s->status.data, "\nUid:\t");
+    uint32_t uids[2];
+    char *end;
+    const uint32_t real = (uint32_t)strtoul(at, &end, 10),
+                   effective = (uint32_t)strtoul(end, NULL, 10);
+
+    return fcntl(fd, GET_OWNER_UIDS, uids) == 0 && uids[0] == real && uids[1] == effective;
+}
+
+static int dump_signals(
+    struct dump *c, struct dump_process *s, const struct open_file *file, struct image_file *to) {
+    struct f_owner_ex owner = { 0 };
+    auto_close int process = sys_pidfd_open(s->pid, 0);
+    auto_close int fd = process < 0 ? process : sys_pidfd_getfd(process, file->number, 0);
+
+    to->flags &= ~(uint32_t)O_ASYNC;
+    if (fd < 0)
+        return fail_file(c, file, fd);
+    const int number = fcntl(fd, F_GETSIG);
+    if (number < 0 || fcntl(fd, F_GETOWN_EX, &owner) < 0)
+        return fail_file(c, file, -errno);
+    to->signaller = s->index + 1;
+    to->signal = (uint32_t)number;
+    if (!owner.pid)
+        return 0;
+    to->signalled_type = owner.type;
+    to->signalled = find_signalled(c, &owner);
+    if (!to->signalled)
+        return refuse_file(c, file, "it signals an owner that has ended, or a thread (O_ASYNC)");
+    return has_named_owner(s, fd) ? 0
+                                  : refuse_file(c, file,
+                                        "it signals an owner that another user has named "
+                                        "(O_ASYNC)");
+}
+
 /* ---- which ones ---- */
 
 static bool is_same(
@@ -467,6 +522,8 @@ static int find_or_add(
     if (n == IMAGE_MAX_FILES)
         return dump_refuse(c, E2BIG, "the processes have more than %u open files", IMAGE_MAX_FILES);
     int r = dump_description(c, s, file, &image);
+    if (r == 0 && file->flags & O_ASYNC)
+        r = dump_signals(c, s, file, &image);
     if (r < 0)
         return r;
     struct known_file known = { .pid = s->pid,
@@ -547,8 +604,6 @@ static int dump_one(
     file->offset = field_number(file, "\npos:", 10);
     if (file->flags & O_PATH)
         return refuse_file(c, file, "opened with O_PATH");
-    if (file->flags & O_ASYNC)
-        return refuse_file(c, file, "it signals its owner (O_ASYNC)");
     r = find_or_add(c, s, file, &fd.file);
     if (r == 0)
         r = dump_locks(c, file);

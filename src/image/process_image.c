@@ -195,8 +195,9 @@ static bool are_files(const struct image *it, const char *base) {
             !is_within(f->data, f->data_length, it->length) ||
             !is_within(f->name, f->name_length, it->length) || f->name_length > 128 ||
             !is_within(f->remote, f->remote_length, it->length) || f->remote_length > 128 ||
-            f->peer > it->files.n || f->failure > IMAGE_REFUSED || f->owner >= IMAGE_IDS ||
-            f->group >= IMAGE_IDS || f->sender >= IMAGE_IDS || f->sender_group >= IMAGE_IDS ||
+            f->peer > it->files.n || f->signaller > it->processes.n || f->signal > IMAGE_SIGNALS ||
+            f->failure > IMAGE_REFUSED || f->owner >= IMAGE_IDS || f->group >= IMAGE_IDS ||
+            f->sender >= IMAGE_IDS || f->sender_group >= IMAGE_IDS ||
             (f->kind == IMAGE_FILE_PIPE && f->value >= it->pipes.n) ||
             (f->kind == IMAGE_FILE_EXTERNAL && f->value >= it->n_externals) ||
             ((f->kind == IMAGE_FILE_MASTER || f->kind == IMAGE_FILE_TERMINAL) &&

@@ -207,6 +207,11 @@ struct image_file {
      * its unread data. */
     uint32_t owner, group;
     uint32_t sender, sender_group;
+    /* O_ASYNC: the process that sets it (index + 1; 0: not set), as the owner's signals are sent
+     * with the rights of the one who named the owner; F_SETSIG; F_SETOWN_EX: type and pid, 0: none.
+     */
+    uint32_t signaller, signal;
+    int32_t signalled_type, signalled;
     uint32_t options;               /* IMAGE_REUSE_ADDRESS... */
     uint32_t fixed;                 /* SO_BUF_LOCK */
     uint64_t name, name_length;     /* sockaddr of its own address */

@@ -52,10 +52,6 @@ def check():
 """, "unread packets"),
     "one_packet": ("r, w = os.pipe2(os.O_DIRECT); os.write(w, b'one')\ndef check(): assert os.read(r, 100) == b'one'; os.write(w, b'one')", "unread packets"),
     "both_ends_of_a_pipe": ("r, w = os.pipe(); both = os.open(f'/proc/self/fd/{r}', os.O_RDWR); os.close(r); os.close(w)\ndef check(): os.write(both, b'x'); assert os.read(both, 9) == b'x'", "open for reading and writing"),
-    "told_by_a_signal": ("""
-got = []; signal.signal(signal.SIGIO, lambda *_: got.append(1)); r, w = os.pipe(); fcntl.fcntl(r, fcntl.F_SETOWN, os.getpid()); fcntl.fcntl(r, fcntl.F_SETFL, os.O_ASYNC)
-def check(): n = len(got); os.write(w, b"x"); signal.sigtimedwait([], 0); assert len(got) > n
-""", "O_ASYNC"),
     "shared_descriptors": (CLONED.format(0x400), "shares its descriptors with process"),
     "shared_directory": (CLONED.format(0x200), "shares its working directory with process"),
     "descriptors_of_a_thread": (APART.format(0x400, "pass"), "one of its threads has descriptors of its own"),

@@ -16,7 +16,7 @@ import record_fuzz
 from harness import ORDINARY_UID, Caller, binaries
 from many_users import give_ids
 
-from rollbox import Policy, RollboxError, Sandbox
+from rollbox import FeatureMissing, Policy, RollboxError, Sandbox
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="it is about sandboxes that root runs")
 
@@ -329,6 +329,45 @@ def test_terminal_belongs_to_the_one_who_logged_in(box):
     kid, = box.fork(1)
     with kid:
         assert captive.of(kid)() == captive() == "(1001, 5, '0o20620')"
+
+
+SIGNALLED = (
+    COMMON
+    + r"""
+import fcntl, signal
+SIGNAL = signal.SIGRTMIN + 3
+ours, theirs = socket.socketpair()
+got = []
+signal.signal(SIGNAL, lambda *_: got.append(1))
+fcntl.fcntl(ours, fcntl.F_SETOWN, os.getpid()); fcntl.fcntl(ours, 10, SIGNAL)
+fcntl.fcntl(ours, fcntl.F_SETFL, os.O_ASYNC | os.O_NONBLOCK)
+if len(sys.argv) > 1: become(1001)
+def answer(line):
+    got.clear(); theirs.send(b"x")
+    while not got: signal.sigtimedwait([], 1)
+    return (len(got), fcntl.fcntl(ours, fcntl.F_GETOWN) == os.getpid(), bool(fcntl.fcntl(ours, fcntl.F_GETFL) & os.O_ASYNC), ours.recv(10))
+serve(answer)
+"""
+)
+
+
+@pytest.mark.parametrize("users", ["one", "many"])
+def test_file_signals_its_owner_in_a_copy(users):
+    """As the sockets between nginx and its workers do; snapshots of such processes were refused."""
+    with Sandbox(Policy(users=users)) as box:
+        captive = Captive.begin(box, SIGNALLED)
+        for kid in box.fork(2):
+            with kid:
+                assert captive.of(kid)() == "(1, True, True, b'x')"
+        assert captive() == "(1, True, True, b'x')"
+
+
+def test_owner_that_another_user_has_named_is_refused(box):
+    """A copy would signal with the rights of the one who restores it."""
+    captive = Captive.begin(box, SIGNALLED, "as a user")
+    with pytest.raises(FeatureMissing, match="another user has named"):
+        box.snapshot()
+    assert captive.process.id  # it is kept until here
 
 
 FLICKER = (

@@ -22,7 +22,7 @@
 #if defined(__x86_64__) && !defined(__GLIBC__)
 
 #    define CREATING (O_CREAT | O_EXCL | O_TRUNC | O_NOCTTY | O_CLOEXEC)
-#    define SETTABLE (O_APPEND | O_NONBLOCK | O_ASYNC | O_DIRECT | O_NOATIME)
+#    define SETTABLE (O_APPEND | O_NONBLOCK | O_DIRECT | O_NOATIME)
 #    define WATCH_MASK (IN_ALL_EVENTS | IN_ONESHOT | IN_EXCL_UNLINK)
 #    define SET_TICKS 0x40085400u /* TFD_IOC_SET_TICKS */
 #    define OWN_FDS "/proc/self/fd/"

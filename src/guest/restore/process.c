@@ -679,6 +679,32 @@ static int begin_rights(void) {
     return r < 0 ? (int)r : sys_prctl(PR_SET_PDEATHSIG, self->death_signal, 0, 0, 0);
 }
 
+/* Of files that the process signals an owner for (O_ASYNC): the kernel records who names it. */
+static int begin_file_signals(void) {
+    const struct image_fd *fds = restored_table(fds, struct image_fd) + self->fds.first;
+
+    step = RESTORE_DESCRIPTORS;
+    for (uint32_t i = 0; i < self->fds.n; i++) {
+        const struct image_file *file = restored_table(files, struct image_file) + fds[i].file;
+        const struct f_owner_ex owner = { file->signalled_type, file->signalled };
+        long r = 0, flags = 0;
+
+        if (file->signaller != own_index() + 1)
+            continue;
+        if (owner.pid)
+            r = sys_call3(__NR_fcntl, fds[i].number, F_SETOWN_EX, &owner);
+        if (r == 0 && file->signal)
+            r = sys_call3(__NR_fcntl, fds[i].number, F_SETSIG, file->signal);
+        if (r == 0)
+            r = flags = sys_call3(__NR_fcntl, fds[i].number, F_GETFL, 0);
+        if (r >= 0)
+            r = sys_call3(__NR_fcntl, fds[i].number, F_SETFL, flags | O_ASYNC);
+        if (r < 0)
+            return (int)r;
+    }
+    return 0;
+}
+
 static int begin_threads(void) {
     int r = make_threads();
 
@@ -686,7 +712,9 @@ static int begin_threads(void) {
         r = begin_limits();
     if (r == 0)
         r = begin_asking();
-    return r < 0 ? r : begin_rights();
+    if (r == 0)
+        r = begin_rights();
+    return r < 0 || restored.header->is_command ? r : begin_file_signals();
 }
 
 /* ---- descriptors ---- */

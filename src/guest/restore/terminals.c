@@ -27,7 +27,7 @@
 #    define SET_LOCK 0x40045431      /* TIOCSPTLCK */
 #    define SET_EXCLUSIVE 0x540c     /* TIOCEXCL */
 #    define LEAVE 0x5422             /* TIOCNOTTY */
-#    define SETTABLE (O_APPEND | O_NONBLOCK | O_ASYNC | O_DIRECT | O_NOATIME)
+#    define SETTABLE (O_APPEND | O_NONBLOCK | O_DIRECT | O_NOATIME)
 
 static struct { int master, terminal; /* -1: not open */ } ends[IMAGE_MAX_TERMINALS];
 static int between[IMAGE_MAX_TERMINALS]; /* masters of numbers that the image does not use */
