@@ -114,9 +114,10 @@ struct copying {
     struct inodes inodes;
     char *chunk;
     time_t now;
+    uint64_t bytes, entries; /* of the step */
+    uint64_t bytes_before;   /* of the archive that is unpacked */
     /* Of an archive that is unpacked. */
     char *parent, *resolved; /* the latest parent directory, and where it is */
-    uint64_t bytes, entries;
 };
 
 static int fail_write(struct copying *copying, const char *path) {
@@ -126,6 +127,24 @@ static int fail_write(struct copying *copying, const char *path) {
         number > 0 ? number : EIO, "build", "cannot write %s to the store: %s",
         files_printable(path),
         number > 0 ? strerror(number) : text_or(archive_error_string(copying->tar), "unknown"));
+}
+
+/* The limits hold before the tar is written: a sparse file of the context takes no room there, but
+ * its size in the tar. */
+static int count_entry(struct copying *copying, const char *path, uint64_t size) {
+    const struct unpack_limits *limits = &copying->step->limits;
+
+    if (++copying->entries > limits->max_entries)
+        return error_set(copying->error, ROLLBOX_ERR_INVALID_ARGUMENT, EFBIG, "build",
+            "%s: the step has more than %llu files and directories (--max-entries sets the limit)",
+            files_printable(path), (unsigned long long)limits->max_entries);
+    if (size > limits->max_bytes - copying->bytes)
+        return error_set(copying->error, ROLLBOX_ERR_INVALID_ARGUMENT, EFBIG, "build",
+            "%s: the step has more than %llu bytes (--max-bytes sets the limit); leave large files "
+            "out in .dockerignore",
+            files_printable(path), (unsigned long long)limits->max_bytes);
+    copying->bytes += size;
+    return 0;
 }
 
 /* Deletions are files of these names in a layer's tar. */
@@ -312,6 +331,10 @@ static int put_entry(void *context, const struct source_entry *entry, struct rol
         return MIN(r, 0);
     if (step->has_mode && !entry->target)
         owner.mode = step->mode;
+    r = count_entry(
+        copying, path, S_ISREG(entry->st.st_mode) ? (uint64_t)entry->st.st_size : 0);
+    if (r < 0)
+        return r;
     struct archive_entry *to = new_entry(copying, path, entry_type(entry), &owner);
     if (!to)
         return fail_copy(error, -ENOMEM, "copy", path);
@@ -343,6 +366,8 @@ static int put_data(struct copying *copying, const char *path) {
         r = check_place(copying, path, false);
     if (r == 0 && input->fd >= 0 && fstat(input->fd, &st) < 0)
         r = fail_copy(copying->error, -errno, "read", path);
+    if (r == 0)
+        r = count_entry(copying, path, (uint64_t)st.st_size);
     if (r < 0)
         return r;
     if (copying->step->has_mode)
@@ -431,7 +456,8 @@ static int check_amount(struct copying *copying, struct archive *from, int64_t s
     if (size < 0 || (uint64_t)size > limits->max_bytes - copying->bytes)
         return refuse_archive(copying, "it has too many bytes (--max-bytes sets the limit)");
     copying->bytes += (uint64_t)size;
-    if (copying->bytes > RATIO_FROM && copying->bytes / limits->max_ratio > packed + RATIO_FROM)
+    const uint64_t unpacked = copying->bytes - copying->bytes_before;
+    if (unpacked > RATIO_FROM && unpacked / limits->max_ratio > packed + RATIO_FROM)
         return refuse_archive(
             copying, "it unpacks to too many times its size (--max-ratio sets the limit)");
     return 0;
@@ -453,7 +479,7 @@ static int copy_data(
             return fail_write(copying, path);
         done += (uint64_t)n;
         const uint64_t packed = (uint64_t)MAX(archive_filter_bytes(from, -1), (la_int64_t)1);
-        const uint64_t unpacked = copying->bytes - size + done;
+        const uint64_t unpacked = copying->bytes - copying->bytes_before - size + done;
         if (unpacked > RATIO_FROM && unpacked / copying->step->limits.max_ratio > packed)
             return refuse_archive(
                 copying, "it unpacks to too many times its size (--max-ratio sets the limit)");
@@ -507,12 +533,16 @@ static int unpack_file(struct copying *copying, int fd) {
         return fail_copy(copying->error, -ENOMEM, "unpack", copying->to);
     image_source_filters(from);
     archive_read_support_format_tar(from);
-    if (lseek(fd, 0, SEEK_SET) < 0 || archive_read_open_fd(from, fd, CHUNK) != ARCHIVE_OK ||
-        archive_read_next_header(from, &entry) < ARCHIVE_WARN) {
+    const bool opens =
+        lseek(fd, 0, SEEK_SET) >= 0 && archive_read_open_fd(from, fd, CHUNK) == ARCHIVE_OK;
+    const int first = opens ? archive_read_next_header(from, &entry) : ARCHIVE_FATAL;
+    /* A file of zeros is an archive without entries to libarchive, and a file to everybody else. */
+    if (first < ARCHIVE_WARN || first == ARCHIVE_EOF) {
         archive_read_free(from);
         return 0;
     }
     int status = ARCHIVE_OK;
+    copying->bytes_before = copying->bytes;
     r = put_parents(copying, copying->to);
     struct found there;
     if (r == 0 && copying->to[0] && source_find(copying->step->base, copying->to, &there) == 0) {

@@ -5,6 +5,7 @@ import asyncio
 import io
 import json
 import os
+import resource
 import tarfile
 
 import pytest
@@ -277,6 +278,36 @@ def test_archives_that_lead_out_are_refused(builds):
 def test_archives_that_grow_too_much_are_refused(builds):
     bomb = tar_of(("zeros", bytes(8 << 20), {}))
     error = builds.refused("FROM base\nADD x.tgz /\n", {"x.tgz": bomb}, "--max-bytes", str(1 << 20))
+    assert "--max-bytes" in error["message"]
+
+
+@pytest.mark.parametrize("copy", ("COPY big /", "ADD big /", "COPY . /all/", "COPY big small /all/"))
+def test_sparse_file_over_the_limit_is_refused_before_it_is_written(builds, copy):
+    """Its holes would be written to the store's disk."""
+    context = builds.context(f"FROM base\n{copy}\n", {"small": "x"})
+    with open(context / "big", "wb") as big:
+        big.truncate(1 << 40)
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (64 << 20, limit[1]))
+    try:
+        error = builds.build(context, status=125)["error"]
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    assert (error["code"], "--max-bytes" in error["message"]) == ("invalid_argument", True)
+
+
+def test_add_copies_a_file_of_zeros(builds):
+    builds.made("FROM base\nADD zeros /\n", {"zeros": bytes(20000)})
+    assert builds.run("stat -c %s /zeros") == "20000\n"
+
+
+def test_limits_of_a_step_count_all_its_files(builds):
+    files = {f"d/{n}": b"x" * 60 for n in range(4)}
+    error = builds.refused("FROM base\nCOPY d /d/\n", files, "--max-bytes", "200")
+    assert "--max-bytes" in error["message"]
+    error = builds.refused("FROM base\nCOPY d /d/\n", files, "--max-entries", "3")
+    assert "--max-entries" in error["message"]
+    error = builds.refused(f"FROM base\nCOPY <<A /a\n{'x' * 300}\nA\n", {}, "--max-bytes", "200")
     assert "--max-bytes" in error["message"]
     builds.store.clean()
 
