@@ -363,7 +363,7 @@ complete -c rollbox -n '__fish_seen_subcommand_from exec' -l tty -s t -d 'give i
 complete -c rollbox -n '__fish_seen_subcommand_from exec' -l detach-keys -x -d 'with -it: the keys that detach from it (default ctrl-p,ctrl-q), or none'
 complete -c rollbox -n '__fish_seen_subcommand_from exec' -l detach -s d -d 'print its id and leave it running'
 complete -c rollbox -n '__fish_seen_subcommand_from exec' -l shell -s c -x -d 'run STRING by a login shell: bash where the sandbox has it, else sh'
-complete -c rollbox -n '__fish_seen_subcommand_from exec' -l id -x -d 'the command\'s id (default: a generated one); the same id again returns the first result'
+complete -c rollbox -n '__fish_seen_subcommand_from exec' -l id -x -d 'the command\'s id (default: a generated one); the same command under it again returns the first result'
 complete -c rollbox -n '__fish_seen_subcommand_from exec' -l json -d 'print the result as one JSON object'
 complete -c rollbox -n '__fish_seen_subcommand_from exec' -l output-limit -x -d 'bytes of each output stream; more ends the run (default 10M)'
 complete -c rollbox -n '__fish_seen_subcommand_from exec' -l timeout -x -d 'wall-clock limit, fractions allowed; none: no limit (default: 300 for a run, none in a session)'

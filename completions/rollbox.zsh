@@ -514,7 +514,7 @@ _rollbox() {
             '*--detach[print its id and leave it running]' \
             '*-c[run STRING by a login shell\: bash where the sandbox has it, else sh]:STRING:' \
             '*--shell=[run STRING by a login shell\: bash where the sandbox has it, else sh]:STRING:' \
-            '*--id=[the command'\''s id (default\: a generated one); the same id again returns the first result]:ID:' \
+            '*--id=[the command'\''s id (default\: a generated one); the same command under it again returns the first result]:ID:' \
             '*--json[print the result as one JSON object]' \
             '*--output-limit=[bytes of each output stream; more ends the run (default 10M)]:BYTES:' \
             '*--timeout=[wall-clock limit, fractions allowed; none\: no limit (default\: 300 for a run, none in a session)]:SECONDS:' \

@@ -331,8 +331,7 @@ static int put_entry(void *context, const struct source_entry *entry, struct rol
         return MIN(r, 0);
     if (step->has_mode && !entry->target)
         owner.mode = step->mode;
-    r = count_entry(
-        copying, path, S_ISREG(entry->st.st_mode) ? (uint64_t)entry->st.st_size : 0);
+    r = count_entry(copying, path, S_ISREG(entry->st.st_mode) ? (uint64_t)entry->st.st_size : 0);
     if (r < 0)
         return r;
     struct archive_entry *to = new_entry(copying, path, entry_type(entry), &owner);
