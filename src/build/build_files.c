@@ -632,8 +632,10 @@ static int mount_secret(
     if (asprintf(&path, "%s%s", target && target[0] == '/' ? "" : "/run/secrets/",
             target ? target : id) < 0)
         return build_out_of_memory(build);
-    return add_file(
-        build, step, path, &data, mode ? (unsigned)strtoul(mode, NULL, 8) & 0777 : 0400);
+    r = add_file(build, step, path, &data, mode ? (unsigned)strtoul(mode, NULL, 8) & 0777 : 0400);
+    if (r == 0)
+        step->files[step->n_files - 1].is_secret = true;
+    return r;
 }
 
 /* The name of the volume of a cache: its id, or the path, in letters that such names may have. */

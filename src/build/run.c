@@ -290,6 +290,50 @@ static int take_layers(struct runner *runner, const struct run_step *step,
     return r;
 }
 
+/* A file that the image has would be replaced, and be missing in the layer. */
+static int check_places(
+    const struct run_step *step, const struct layer_list *layers, struct rollbox_error *error) {
+    struct source image = { 0 };
+    int r = step->n_files ? layer_list_stack(layers, &image.top) : 0;
+
+    if (r < 0)
+        return error_set(error, error_code_of(-r, ROLLBOX_ERR_IO), -r, "build",
+            "cannot open the image's layers: %s", strerror(-r));
+    for (size_t i = 0; r == 0 && i < step->n_files; i++) {
+        auto_free char *path = NULL;
+        struct found found;
+
+        if (source_resolve(&image, step->files[i].path, SOURCE_TAIL_KEPT, &path, &found) < 0)
+            continue;
+        found_done(&found);
+        r = error_set(error, ROLLBOX_ERR_CONFLICT, EEXIST, "build",
+            "%s: the image has a file there already; give the secret another target",
+            files_printable(step->files[i].path));
+    }
+    source_done(&image);
+    return r;
+}
+
+/* What was moved away would be in the layer, and another file in its place would be removed. */
+static int check_unmoved(
+    const struct run_file *file, struct rollbox_sandbox *sandbox, struct rollbox_error *error) {
+    struct rollbox_error ignored = { 0 };
+    void *data = NULL;
+    size_t length = 0;
+
+    int r = rollbox_file_read(
+        sandbox, file->path, MAX(file->length, (size_t)1), &data, &length, &ignored);
+    const bool is_same = r == 0 && length == file->length && !memcmp(data, file->data, length);
+    if (data)
+        explicit_bzero(data, length);
+    free(data);
+    return is_same ? 0
+                   : error_set(error, ROLLBOX_ERR_CONFLICT, EBUSY, "build",
+                         "the command has moved, removed or changed the secret %s; leave it where "
+                         "it is, so that the image does not keep it",
+                         files_printable(file->path));
+}
+
 static int remove_files(
     const struct run_step *step, struct rollbox_sandbox *sandbox, struct rollbox_error *error) {
     int r = 0;
@@ -297,6 +341,10 @@ static int remove_files(
     for (size_t i = 0; r == 0 && i < step->n_files; i++) {
         struct rollbox_error inner = { 0 };
 
+        if (step->files[i].is_secret)
+            r = check_unmoved(&step->files[i], sandbox, error);
+        if (r < 0)
+            break;
         r = rollbox_file_remove(sandbox, step->files[i].path, false, &inner);
         if (r < 0 && inner.code == ROLLBOX_ERR_NOT_FOUND)
             r = 0;
@@ -309,8 +357,10 @@ static int remove_files(
 int run_execute(struct runner *runner, const struct run_step *step, struct layer_list *layers,
     int *ret_status, struct rollbox_error *error) {
     struct rollbox_sandbox *sandbox;
-    int r = open_sandbox(runner, step, &sandbox, error);
+    int r = check_places(step, layers, error);
 
+    if (r == 0)
+        r = open_sandbox(runner, step, &sandbox, error);
     if (r < 0)
         return r;
     r = run_command(runner, step, sandbox, ret_status, error);

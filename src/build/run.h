@@ -27,6 +27,7 @@ struct run_file {
     char *data;
     size_t length;
     unsigned mode;
+    bool is_secret;
 };
 
 struct run_step {

@@ -356,3 +356,33 @@ def test_builds_of_an_ordinary_user_keep_owners_or_are_refused():
         assert json.loads(done.stderr)["error"]["code"] == "feature_missing", done
     else:
         assert builds.run("stat -c '%u %g' /o") == "1000 50\n"
+
+
+@pytest.mark.parametrize(
+    "command",
+    (
+        "mv /run/secrets /run/old",
+        "mv /run/secrets/s /kept && echo other > /run/secrets/s",
+        "rm -rf /run; mkdir -p /etc/secrets; echo mine > /etc/secrets/s; ln -s /etc /run",
+    ),
+)
+def test_secret_that_a_command_moves_is_in_no_layer(builds, tmp_path, command):
+    (tmp_path / "s").write_text("hidden-word")
+    flags = ("--secret", f"id=s,src={tmp_path / 's'}")
+    error = builds.refused(f"FROM base\nRUN --mount=type=secret,id=s {command}\n", {}, *flags)
+    assert (error["code"], "/run/secrets/s" in error["message"]) == ("conflict", True)
+    builds.store.clean()
+
+
+def test_secret_of_another_user_is_removed(builds, tmp_path):
+    (tmp_path / "s").write_text("hidden-word")
+    text = "FROM base\nUSER alice\nRUN --mount=type=secret,id=s,target=/home/alice/token wc -c < ~/token > ~/size\n"
+    builds.made(text, {}, "--secret", f"id=s,src={tmp_path / 's'}")
+    assert builds.run("cat /home/alice/size; ls -A /home/alice") == "11\nsize\n"
+
+
+def test_secret_does_not_replace_a_file_of_the_image(builds, tmp_path):
+    (tmp_path / "s").write_text("hidden-word")
+    text = "FROM base\nRUN --mount=type=secret,id=s,target=/etc/passwd id\n"
+    error = builds.refused(text, {}, "--secret", f"id=s,src={tmp_path / 's'}")
+    assert (error["code"], "/etc/passwd" in error["message"]) == ("conflict", True)
