@@ -72,6 +72,15 @@ char *buf_take(struct buf *buf) {
     return data;
 }
 
+void buf_fit(struct buf *buf) {
+    char *data = buf->length && !buf->failed ? realloc(buf->data, buf->length) : NULL;
+
+    if (data) {
+        buf->data = data;
+        buf->capacity = buf->length;
+    }
+}
+
 void buf_done(struct buf *buf) {
     free(buf->data);
     *buf = BUF_INIT;

@@ -28,6 +28,7 @@
 #define WAIT_MAX_S 3600
 #define COMMENT_NS (INT64_C(10) * 1000000000)
 #define PIECE_BYTES ((size_t)64 << 10)
+#define PIECES_A_TURN 4u /* then other clients have theirs */
 #define TIME_MAX_MS INT64_C(1000000000000000)
 
 const char *const run_keys[] = { "policy", "argv", "code", "language", "env", "cwd", "stdin",
@@ -538,7 +539,11 @@ struct stream {
     struct exchange *exchange;
     struct loop_timer timer;
     char *result; /* JSON, once it is there */
-    struct buf collected[2];
+    struct loop_task more;
+    /* Of a command that had ended before the attachment, the result alone has the output. It is the
+     * run's, which is not freed before the stream. */
+    const char *rest[2];
+    size_t rest_length[2];
     bool is_paused;
     struct side {
         struct stream *stream;
@@ -561,8 +566,7 @@ static void free_stream(void *data) {
         close_fd(&stream->sides[i].fd);
     }
     free(stream->result);
-    buf_done(&stream->collected[0]);
-    buf_done(&stream->collected[1]);
+    loop_task_cancel(&stream->more);
     free(stream);
 }
 
@@ -582,16 +586,31 @@ static void on_comment(struct loop_timer *timer) {
 
 static void take_output(struct side *side, const char *data, size_t n);
 
-/* Of a command that had ended before the attachment, the result alone has the output. */
-static void write_rest(struct stream *stream) {
+static void end_when_complete(struct stream *stream);
+
+static void run_more(struct loop_task *task) {
+    end_when_complete(container_of(task, struct stream, more));
+}
+
+/* False: some is left, for when the client has read, or for the loop's next turn. */
+static bool write_rest(struct stream *stream) {
+    unsigned n = 0;
+
     for (size_t i = 0; i < 2; i++) {
         struct side *side = &stream->sides[i];
-        struct buf *all = &stream->collected[i];
 
-        while (side->received < all->length)
-            take_output(side, all->data + side->received,
-                (size_t)MIN((uint64_t)PIECE_BYTES, all->length - side->received));
+        while (side->received < stream->rest_length[i]) {
+            if (stream->is_paused)
+                return false;
+            if (n++ == PIECES_A_TURN) {
+                loop_defer(stream->exchange->server->loop, &stream->more, run_more);
+                return false;
+            }
+            take_output(side, stream->rest[i] + side->received,
+                (size_t)MIN((uint64_t)PIECE_BYTES, stream->rest_length[i] - side->received));
+        }
     }
+    return true;
 }
 
 /* The result comes after all output. */
@@ -602,7 +621,8 @@ static void end_when_complete(struct stream *stream) {
 
     if (!stream->result || stream->sides[0].fd >= 0 || stream->sides[1].fd >= 0)
         return;
-    write_rest(stream);
+    if (!write_rest(stream))
+        return;
     buf_printf(&event, "event: result\ndata: %s\n\n", stream->result);
     (void)write_event(stream, &event);
     connection = exchange->connection;
@@ -676,6 +696,8 @@ void stream_writable(struct exchange *exchange) {
         if (stream->sides[i].fd >= 0)
             (void)loop_add(exchange->server->loop, &stream->sides[i].source, stream->sides[i].fd,
                 EPOLLIN, on_output);
+    /* Not within the write that has found room. */
+    loop_defer(exchange->server->loop, &stream->more, run_more);
 }
 
 static void on_stream_end(struct rollbox_run *run, void *userdata) {
@@ -683,8 +705,15 @@ static void on_stream_end(struct rollbox_run *run, void *userdata) {
     struct stream *stream = exchange->data;
     const struct rollbox_result *result;
 
-    if (rollbox_wait(run, 0, &result) < 0 ||
-        rollbox_result_json(result, NULL, &stream->result) < 0) {
+    struct rollbox_result bare = { .outcome = ROLLBOX_OUTCOME_ERROR };
+    int r = rollbox_wait(run, 0, &result);
+    if (r >= 0) {
+        /* The output has events of its own. */
+        bare = *result;
+        bare.stdout_length = bare.stderr_length = 0;
+        r = rollbox_result_json(&bare, NULL, &stream->result);
+    }
+    if (r < 0) {
         /* Without a result the client knows that the end is unknown. */
         struct http_connection *connection = TAKE_PTR(exchange->connection);
 
@@ -695,8 +724,10 @@ static void on_stream_end(struct rollbox_run *run, void *userdata) {
             http_abort(connection);
         return;
     }
-    buf_add(&stream->collected[0], result->stdout_data, result->stdout_length);
-    buf_add(&stream->collected[1], result->stderr_data, result->stderr_length);
+    stream->rest[0] = result->stdout_data;
+    stream->rest_length[0] = result->stdout_length;
+    stream->rest[1] = result->stderr_data;
+    stream->rest_length[1] = result->stderr_length;
     end_when_complete(stream);
 }
 
@@ -730,6 +761,7 @@ void handle_exec_stream(struct exchange *exchange) {
         return;
     }
     stream->exchange = exchange;
+    list_init(&stream->more.node);
     for (size_t i = 0; i < 2; i++) {
         stream->sides[i].stream = stream;
         stream->sides[i].fd = -EBADF;

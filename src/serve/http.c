@@ -15,6 +15,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 
+#define HEADERS_STEP 8u
 #define READ_BYTES ((size_t)64 << 10)
 
 enum state {
@@ -236,6 +237,7 @@ static void request_done(struct http_request *request) {
     free(request->query);
     buf_done(&request->body);
     buf_done(&request->text);
+    free(request->headers);
     *request = (struct http_request){ .n_headers = 0 };
 }
 
@@ -386,10 +388,12 @@ static void flush(struct http_connection *connection) {
         connection->sent += (size_t)n;
     }
     size_t unsent = connection->out.length - connection->sent;
-    if (!unsent || connection->sent > HTTP_UNSENT_MAX) {
-        memmove(connection->out.data ? connection->out.data : (char *)&before,
-            connection->out.data ? connection->out.data + connection->sent : (char *)&before,
-            unsent);
+    if (!unsent) {
+        /* An idle connection keeps no buffer. */
+        buf_done(&connection->out);
+        connection->sent = 0;
+    } else if (connection->sent > HTTP_UNSENT_MAX) {
+        memmove(connection->out.data, connection->out.data + connection->sent, unsent);
         connection->out.length = unsent;
         connection->sent = 0;
     }
@@ -584,12 +588,21 @@ static int on_header_field(llhttp_t *parser, const char *at, size_t length) {
 
     if (request->n_headers == HTTP_HEADERS_MAX)
         return refuse_later(connection, 431, "the request has too many header fields");
-    request->headers[request->n_headers].name = request->text.length;
-    request->headers[request->n_headers].value = request->text.length + length;
+    if (request->n_headers == request->headers_room) {
+        unsigned room = request->headers_room + HEADERS_STEP;
+        struct http_field *more = realloc(request->headers, room * sizeof *more);
+
+        if (!more)
+            return -1;
+        request->headers = more;
+        request->headers_room = room;
+    }
+    request->headers[request->n_headers].name = (uint32_t)request->text.length;
+    request->headers[request->n_headers].value = (uint32_t)(request->text.length + length);
     request->n_headers++;
     buf_add(&request->text, at, length);
     buf_add(&request->text, "", 1);
-    request->headers[request->n_headers - 1].value = request->text.length;
+    request->headers[request->n_headers - 1].value = (uint32_t)request->text.length;
     buf_add(&request->text, "", 1);
     return buf_failed(&request->text) ? -1 : 0;
 }
@@ -660,6 +673,7 @@ static int on_headers_complete(llhttp_t *parser) {
     if (expect && strcasecmp(expect, "100-continue"))
         return refuse_later(connection, 417, "only the expectation 100-continue is known");
     request->keep_alive = llhttp_should_keep_alive(parser);
+    buf_fit(&request->text); /* it may have to wait long */
     connection->close_after = !request->keep_alive;
     return 0;
 }
@@ -876,6 +890,8 @@ static void receive(struct http_connection *connection) {
         set_timer(connection, HTTP_HEAD_MS);
     connection->in.length += (size_t)n;
     process(connection);
+    if (!connection->in.length && connection->state != STATE_CLOSED)
+        buf_done(&connection->in);
 }
 
 static void on_event(struct loop_source *source, uint32_t events) {

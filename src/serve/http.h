@@ -51,10 +51,10 @@ struct http_request {
     char *query; /* without '?'; "" if there is none */
     struct buf body;
     bool keep_alive, wants_upgrade; /* to WebSocket */
-    unsigned n_headers;
-    struct {
-        size_t name, value; /* in `text` */
-    } headers[HTTP_HEADERS_MAX];
+    unsigned n_headers, headers_room;
+    struct http_field {
+        uint32_t name, value; /* in `text` */
+    } * headers;
     struct buf text;
 };
 

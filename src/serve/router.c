@@ -125,7 +125,10 @@ static bool match(const char *pattern, const char *path, char *parameters[EXCHAN
             buf_done(&value);
             return false;
         }
-        parameters[n++] = buf_take(&value);
+        parameters[n++] = strdup(value.data);
+        buf_done(&value);
+        if (!parameters[n - 1])
+            return false;
         pattern += name + 1;
         path += length;
     }
