@@ -347,6 +347,14 @@ static int put_entry(void *context, const struct source_entry *entry, struct rol
         archive_entry_free(to);
         return fail_copy(error, r, "read", path);
     }
+    if (S_ISREG(entry->st.st_mode))
+        copying->bytes += (uint64_t)entry->st.st_size;
+    if (copying->bytes > step->limits.max_bytes) {
+        archive_entry_free(to);
+        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EFBIG, "build",
+            "the step copies more than %llu bytes (--max-bytes sets the limit)",
+            (unsigned long long)step->limits.max_bytes);
+    }
     r = put_header(copying, to, path);
     return r == 0 && S_ISREG(entry->st.st_mode)
                ? put_content(copying, entry->fd, (uint64_t)entry->st.st_size, path)

@@ -312,6 +312,14 @@ def test_limits_of_a_step_count_all_its_files(builds):
     builds.store.clean()
 
 
+def test_sparse_files_of_the_context_do_not_fill_the_disk(builds):
+    context = builds.context("FROM base\nCOPY big /\n")
+    with open(context / "big", "wb") as file:
+        file.truncate(1 << 40)
+    message = builds.build(context, status=125)["error"]["message"]
+    assert message.startswith("Dockerfile:2: ") and "--max-bytes" in message
+
+
 def test_processes_of_a_step_end_with_it(builds):
     builds.made("FROM base\nRUN (while :; do echo x >> /grows; done) & sleep 0.1\nRUN wc -c < /grows > /a; wc -c < /grows > /b\n")
     assert builds.run("cmp /a /b && echo same") == "same\n"
