@@ -170,7 +170,8 @@ static bool has_unknown(const json_t *body, const char **ret_key) {
     return false;
 }
 
-static void start_job(struct batch *batch, const char *line, size_t length) {
+/* False: out of memory. */
+static bool start_job(struct batch *batch, const char *line, size_t length) {
     struct exchange *parent = batch->exchange;
     struct job *job = calloc(1, sizeof *job);
     struct exchange *exchange = calloc(1, sizeof *exchange);
@@ -178,8 +179,11 @@ static void start_job(struct batch *batch, const char *line, size_t length) {
     const char *key;
 
     batch->n_lines++;
-    if (!job || !exchange)
-        abort(); /* a line without a row would be a wrong answer */
+    if (!job || !exchange) {
+        free(job);
+        free(exchange);
+        return false;
+    }
     *exchange = (struct exchange){ .server = parent->server,
         .route = parent->route,
         .tenant = parent->tenant,
@@ -212,17 +216,19 @@ static void start_job(struct batch *batch, const char *line, size_t length) {
         if (job->command)
             policies_prepare(exchange, start_run);
     }
+    return true;
 }
 
 /* ---- the stream ---- */
 
-static void end_batch(struct batch *batch) {
+/* Without all rows the client knows that the ends of the other jobs are unknown. */
+static void end_batch(struct batch *batch, bool is_complete) {
     struct exchange *exchange = batch->exchange;
     struct http_connection *connection = TAKE_PTR(exchange->connection);
 
     *http_data(connection) = NULL;
     exchange_done(exchange);
-    http_end(connection);
+    (is_complete ? http_end : http_abort)(connection);
 }
 
 static void on_time(struct loop_timer *timer) {
@@ -257,8 +263,10 @@ static void take_lines(struct batch *batch) {
 
         if (!end && !batch->has_all)
             break;
-        if (length && strspn(data, " \t\r") < length)
-            start_job(batch, data, length);
+        if (length && strspn(data, " \t\r") < length && !start_job(batch, data, length)) {
+            end_batch(batch, false);
+            return;
+        }
         start += length + (end ? 1 : 0);
     }
     if (start) {
@@ -268,7 +276,7 @@ static void take_lines(struct batch *batch) {
     batch->is_working = false;
     bool waits = batch->line.length && memchr(batch->line.data, '\n', batch->line.length);
     if (batch->has_all && !batch->line.length && !batch->n_jobs)
-        end_batch(batch);
+        end_batch(batch, true);
     else if (!batch->has_all)
         http_pause(batch->exchange->connection, batch->is_full || waits);
 }
@@ -280,12 +288,7 @@ static void on_input(struct exchange *exchange, const char *data, size_t length,
     batch->has_all = is_end;
     if (buf_failed(&batch->line) || (batch->line.length > LINE_MAX_BYTES &&
                                         !memchr(batch->line.data, '\n', batch->line.length))) {
-        struct http_connection *connection = TAKE_PTR(exchange->connection);
-
-        /* Without their rows the client knows that its jobs' ends are unknown. */
-        *http_data(connection) = NULL;
-        exchange_done(exchange);
-        http_abort(connection);
+        end_batch(batch, false);
         return;
     }
     take_lines(batch);

@@ -247,7 +247,7 @@ static void work_done(struct pool_job *job) {
     struct channel *channel = container_of(job, struct channel, job);
 
     channel->is_working = false;
-    if (channel->is_socket && channel->r >= 0) {
+    if (channel->port && channel->r >= 0) {
         int copy = fcntl(channel->fds[0], F_DUPFD_CLOEXEC, 0);
 
         (void)channel_add_way(channel, 1, false, channel->fds[0]);

@@ -519,14 +519,11 @@ class RemoteHandle(Handle):
     @classmethod
     def make(cls, remote: Remote, policy: str, options: ffi.SandboxOptions) -> RemoteHandle:
         """Makes a sandbox under a policy."""
-        if options.detached:
-            raise FeatureMissing(
-                "a sandbox of a server cannot be detached: it lives until it is closed, or the "
-                "server ends",
-                stage="arguments",
-            )
         body: dict[str, Any] = {"policy": json.loads(policy), **_named("name", options.name)}
-        body["lease"] = remote.lease()
+        if options.detached:
+            body["detached"] = True
+        else:
+            body["lease"] = remote.lease()
         for key in ("idle", "ttl", "lifetime", "hibernate"):
             milliseconds = getattr(options, key + "_ms")
             if milliseconds:
@@ -534,7 +531,7 @@ class RemoteHandle(Handle):
         if options.auto_snapshots:
             body["auto_snapshots"] = options.auto_snapshots
         made = remote.ask("POST", "/v1/sandboxes", body, repeatable=True)
-        return cls(remote, made["name"], True)
+        return cls(remote, made["name"], not options.detached)
 
     @classmethod
     def find(cls, remote: Remote, name: str) -> RemoteHandle:

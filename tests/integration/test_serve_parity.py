@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tests of Sandbox, unchanged, with an engine behind `rollbox serve` (remote_engine.py).
+
+DIFFERENCES has the tests that fail so, each with the reason that docs/how-to/serve.md names. `make
+soak` runs all tests of MODULES, `make check` some of them.
+"""
+
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+from harness import TREE
+
+HERE = TREE / "tests/integration"
+MODULES = (
+    "test_python_session",
+    "test_python_run",
+    "test_python_async",
+    "test_python_batch",
+    "test_shell",
+    "test_session_files",
+    "test_session_states",
+    "test_grade",
+    "test_connect",
+    "test_live_terminals",
+    "test_retries",
+    "test_snapshot_show",
+)
+DIFFERENCES = {
+    "test_python_session.py::test_name_is_unique": "a name that is taken is Conflict",
+    "test_python_session.py::test_detached_session_needs_a_shared_engine": "a server needs --state",
+    "test_python_run.py::test_kinds_of_arguments": "arguments are UTF-8",
+    "test_python_run.py::test_big_stdin": "at most 16 MiB",
+    "test_snapshot_show.py::test_python_shows_and_verifies": "need the snapshot's name",
+}
+SAMPLE = (
+    "test_python_session.py::test_arguments_of_exec",
+    "test_python_session.py::test_fork_of_the_process",
+    "test_shell.py::test_state_is_kept",
+    "test_session_files.py::test_trees_come_back_as_they_went",
+    "test_session_files.py::test_progress_and_max_bytes_end_a_transfer",
+)
+
+
+def run_remote(*names):
+    """Runs tests with a server's engine: (the failed ones, how many passed, what pytest printed)."""
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "--tb=short",
+            "-p",
+            "no:cacheprovider",
+            "-p",
+            "remote_engine",
+            *names,
+        ],
+        cwd=HERE,
+        env={**os.environ, "PYTHONPATH": str(HERE)},
+        capture_output=True,
+        text=True,
+    )
+    failed = {
+        line.split(" ")[1].rpartition("/")[2].partition("[")[0]
+        for line in done.stdout.splitlines()
+        if line.startswith(("FAILED ", "ERROR "))
+    }
+    passed = re.search(r"(\d+) passed", done.stdout)
+    return failed, int(passed.group(1)) if passed else 0, done.stdout + done.stderr
+
+
+def test_some_tests_of_sandbox_pass_against_a_server():
+    names = [name for name in SAMPLE if (HERE / name.partition("::")[0]).exists()]
+    failed, passed, output = run_remote(*names)
+    assert not failed and passed >= 5, output
+
+
+def test_documented_differences_are_those_of_the_tests():
+    page = (TREE / "docs/how-to/serve.md").read_text()
+    for reason in DIFFERENCES.values():
+        assert reason in page, reason
+
+
+@pytest.mark.timeout_s(1800)
+def test_all_tests_of_sandbox_pass_against_a_server_but_the_documented_ones():
+    if os.environ.get("ROLLBOX_SOAK") != "1":
+        pytest.skip("takes minutes: make soak runs it")
+    failed, passed, output = run_remote(*(f"{name}.py" for name in MODULES))
+    assert failed == set(DIFFERENCES), output
+    assert passed > 400
