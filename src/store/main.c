@@ -13,6 +13,7 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <jansson.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -40,6 +41,7 @@
 #include "store/job.h"
 #include "store/maintenance.h"
 #include "store/layer.h"
+#include "store/owned_layers.h"
 #include "store/hibernate.h"
 #include "store/snapshot.h"
 #include "store/volume_job.h"
@@ -55,6 +57,7 @@ struct arguments {
     uint64_t stall_s;
     struct unpack_limits limits;
     uint64_t size;
+    uint64_t user_namespace; /* a descriptor, of the engine's; 0: none */
     bool json, no_progress, trusts, drops, quiet, insecure, missing;
 };
 
@@ -577,6 +580,18 @@ static void tell_diff(const json_t *json) {
             shown_value(json_string_value(json_object_get(row, "diff")), "\n\t"));
 }
 
+static int call_own(
+    int store, const struct arguments *arguments, json_t **ret_json, struct rollbox_error *error) {
+    auto_free char *found = NULL;
+    int r = arguments->store ? 0 : store_default_path(&found, error); /* the caller's, not root's */
+
+    if (r == 0)
+        r = owned_layers_enter(error);
+    return r < 0 ? r
+                 : owned_layers_make(store, arguments->store ? arguments->store : found,
+                       arguments->operand, ret_json, error);
+}
+
 static int call_faults(
     int store, const struct arguments *arguments, json_t **ret_json, struct rollbox_error *error) {
     json_t *list = json_array();
@@ -721,6 +736,8 @@ static const struct command commands[] = {
     { "volume-inspect", "NAME", "show one volume", true, false, call_volume_inspect, print_volume },
     { "volume-rm", "NAME", "remove a volume and its files", true, false, call_volume_remove,
         tell_nothing },
+    { "own", "NAME", "copy an image's layers with owners of the user's range of ids", true, false,
+        call_own, tell_nothing },
     { "faults", NULL, "list the fault points (see ROLLBOX_FAULT)", false, false, call_faults,
         tell_faults },
 };
@@ -754,7 +771,7 @@ static void print_help(void) {
     printf("\nOptions: --json, --store PATH, --name NAME, --tag-of-archive TAG, --max-entries N, "
            "--max-bytes N, --max-depth N, --max-ratio N, --no-progress, --quiet, --part PART, "
            "--socket "
-           "PATH, --policy FILE, --trust, --drop-processes\n");
+           "PATH, --policy FILE, --trust, --drop-processes, --user-namespace FD\n");
 }
 
 static int parse_number(const char *name, const char *value, uint64_t most, uint64_t *ret,
@@ -840,6 +857,8 @@ static int set_option(
                 ? error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments",
                       "--size %s: must be a size of at least 64K, such as 10G", value)
                 : 0;
+    else if (strcmp(name, "user-namespace") == 0)
+        r = parse_number(name, value, INT32_MAX, &arguments->user_namespace, error);
     else if (strcmp(name, "max-entries") == 0)
         r = parse_number(
             name, value, FILES_MAX_ENTRIES * 10ull, &arguments->limits.max_entries, error);
@@ -902,6 +921,23 @@ static int parse_arguments(
     return r;
 }
 
+/* Files of sandboxes of many users, and copies of layers for them, have owners of the user's range
+ * of ids. Only in its user namespace can they all be read and removed. A job comes with it. A
+ * command that looks at the whole store makes one, if there is a range: without, there are no such
+ * files. */
+static int enter_namespace(
+    const struct command *command, const struct arguments *arguments, struct rollbox_error *error) {
+    const bool sees_all = command->call == call_collect || command->call == call_check ||
+                          command->call == call_usage || command->call == call_forget;
+
+    if (sees_all && !arguments->user_namespace)
+        (void)owned_layers_enter(NULL);
+    if (!arguments->user_namespace || setns((int)arguments->user_namespace, CLONE_NEWUSER) == 0)
+        return 0;
+    return error_set(error, ROLLBOX_ERR_SETUP_FAILED, errno, "store",
+        "the user namespace of the sandbox's files cannot be entered: %s", strerror(errno));
+}
+
 static int run_command(const struct command *command, const struct arguments *arguments) {
     struct rollbox_error error = { 0 };
     auto_close int store = -EBADF;
@@ -916,6 +952,8 @@ static int run_command(const struct command *command, const struct arguments *ar
             "unexpected argument '%s'", files_printable(arguments->operand));
     if (r == 0 && command->opens)
         r = layer_store_open(arguments->store, command->creates, &store, &error);
+    if (r == 0)
+        r = enter_namespace(command, arguments, &error);
     if (r == 0)
         r = command->call(store, arguments, &json, &error);
     if (r < 0)

@@ -19,6 +19,7 @@
 #include "store/files.h"
 #include "store/layer.h"
 #include "store/manifests.h"
+#include "store/owned_layers.h"
 #include "store/hibernated_gc.h"
 #include "store/store.h"
 #include "store/volume_job.h"
@@ -164,11 +165,26 @@ int maintenance_remove(
 /* ---- gc ---- */
 
 struct references {
+    int store;
     json_t *ids;   /* an object used as a set */
     char *problem; /* a manifest whose references are not known */
     uint64_t images;
 };
 
+static int add_reference(
+    const struct references *references, const char *id, const struct manifest *manifest) {
+    json_t *users = json_object_get(references->ids, id);
+
+    if (!users && json_object_set_new(references->ids, id, users = json_array()) < 0)
+        return -ENOMEM;
+    return json_array_append_new(users,
+               json_sprintf("%s%s", manifest->kind == MANIFEST_SNAPSHOT ? KEEP_SNAPSHOT_PREFIX : "",
+                   manifest->name)) < 0
+               ? -ENOMEM
+               : 0;
+}
+
+/* A layer's copy with owners is kept with it. */
 static int add_references(
     void *context, const char *name, const struct manifest *manifest, const char *problem) {
     struct references *references = context;
@@ -178,22 +194,20 @@ static int add_references(
         asprintf(&references->problem, "%s: %s", name, problem) < 0)
         return -ENOMEM;
     for (size_t i = 0; manifest && i < manifest->n_layers; i++) {
-        json_t *users = json_object_get(references->ids, manifest->layers[i]);
+        char owned[LAYER_ID_LENGTH + 1];
+        int r = add_reference(references, manifest->layers[i], manifest);
 
-        if (!users &&
-            json_object_set_new(references->ids, manifest->layers[i], users = json_array()) < 0)
-            return -ENOMEM;
-        if (json_array_append_new(users,
-                json_sprintf("%s%s",
-                    manifest->kind == MANIFEST_SNAPSHOT ? KEEP_SNAPSHOT_PREFIX : "", name)) < 0)
-            return -ENOMEM;
+        if (r == 0 && owned_layers_find(references->store, manifest->layers[i], owned))
+            r = add_reference(references, owned, manifest);
+        if (r < 0)
+            return r;
     }
     return 0;
 }
 
 static int find_references(int store, struct references *ret_references, uint64_t *ret_images,
     struct rollbox_error *error) {
-    struct references references = { .ids = json_object() };
+    struct references references = { .store = store, .ids = json_object() };
     int r = references.ids
                 ? manifests_each(store, MANIFEST_IMAGE, add_references, &references, error)
                 : out_of_memory(error);

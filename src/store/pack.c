@@ -38,20 +38,22 @@ static const char magic[16] = "rollbox layer 1\n";
 
 /* ---- shared by both sides ---- */
 
-/* Where the range of ids of the layer's user namespace begins on the host: its root belongs to that
- * one's root. An ordinary user has no range: all is the caller's. */
-static int base_of(int layer, uint32_t *ret_base) {
+/* Where the range of ids of the layer's user namespace begins as we see it: its root belongs to
+ * that one's root. 0 in that namespace, which an ordinary user's process has entered if the sandbox
+ * has many users. Else such a user has no range: all is the caller's. */
+static int base_of(int layer, uint32_t *ret_base, bool *ret_has_ids) {
     struct stat st;
 
     if (fstat(layer, &st) < 0)
         return -errno;
-    *ret_base = geteuid() == 0 ? st.st_uid / GUEST_ID_RANGE * GUEST_ID_RANGE : 0;
+    *ret_has_ids = geteuid() == 0;
+    *ret_base = *ret_has_ids ? st.st_uid / GUEST_ID_RANGE * GUEST_ID_RANGE : 0;
     return 0;
 }
 
 /* How many ids the range has whose base that is: those that a sandbox's files may have. */
 static uint32_t count_ids(uint32_t base) {
-    return base >= GUEST_FIRST_MANY_BASE ? MAX_IDS : GUEST_ID_RANGE;
+    return base >= GUEST_FIRST_MANY_BASE || !base ? MAX_IDS : GUEST_ID_RANGE;
 }
 
 /* Capabilities of a program are those of a namespace's root, whose id of the host they hold.
@@ -175,6 +177,7 @@ bool pack_is_sound(const struct pack_entry *entry, const char *texts, size_t len
 struct writing {
     int to;
     uint32_t id_base;
+    bool has_ids;
     struct digest digest;
     struct inodes inodes;
     struct inode_numbers numbers; /* the layer's */
@@ -252,7 +255,7 @@ static int add_attributes(struct writing *w, int fd, struct buf *to) {
         if (n < 0)
             return -errno;
         if (strcmp(name, XATTR_CAPABILITY) == 0 &&
-            (!w->id_base || !is_capability(name, value, (size_t)n)))
+            (!w->has_ids || !is_capability(name, value, (size_t)n)))
             continue;
         shift_access(name, value, (size_t)n, -(int64_t)w->id_base);
         shift_capability(name, value, (size_t)n, -(int64_t)w->id_base);
@@ -319,7 +322,7 @@ static int put_entry(struct writing *w, const struct files_entry *entry) {
     size_t n = 0;
     int r = 0;
 
-    if (w->id_base) {
+    if (w->has_ids) {
         head.uid = entry->st.st_uid - w->id_base;
         head.gid = entry->st.st_gid - w->id_base;
     }
@@ -382,7 +385,7 @@ int pack_write(int layer, int to, char ret_digest[DIGEST_HEX + 1], uint64_t *ret
     const struct pack_entry end = { .kind = PACK_END };
     struct rollbox_error inner = { 0 };
     struct writing w = { .to = to, .chunk = malloc(2 * CHUNK) };
-    int r = w.chunk ? base_of(layer, &w.id_base) : -ENOMEM;
+    int r = w.chunk ? base_of(layer, &w.id_base, &w.has_ids) : -ENOMEM;
 
     digest_init(&w.digest);
     inode_numbers_load(&w.numbers, layer);
@@ -420,6 +423,7 @@ struct made {
 struct reading {
     int from, layer;
     uint32_t id_base;
+    bool has_ids;
     size_t at, held;
     char *chunk, *texts;
     size_t texts_room;
@@ -491,7 +495,7 @@ static int set_attributes(const struct reading *in, int fd, char *at, size_t len
         at = next_attribute(at, &attribute);
         shift_access(attribute.name, attribute.value, attribute.length, in->id_base);
         shift_capability(attribute.name, attribute.value, attribute.length, in->id_base);
-        if (!in->id_base && strcmp(attribute.name, XATTR_CAPABILITY) == 0)
+        if (!in->has_ids && strcmp(attribute.name, XATTR_CAPABILITY) == 0)
             continue;
         if (!is_of_numbers(attribute.name) &&
             fsetxattr(fd, attribute.name, attribute.value, attribute.length, 0) < 0)
@@ -543,13 +547,13 @@ static int set_times(int fd, int directory, const char *name, const struct pack_
                : 0;
 }
 
-/* An ordinary user's sandboxes have one id, which all of it belongs to already. */
+/* An ordinary user's sandboxes of one user have one id, which all of it belongs to already. */
 static int restore_attributes(const struct reading *in, int fd, int directory, const char *name,
     const struct pack_entry *entry) {
     uid_t uid = in->id_base + entry->uid;
     gid_t gid = in->id_base + entry->gid;
 
-    if (!in->id_base)
+    if (!in->has_ids)
         return 0;
     if (entry->uid >= count_ids(in->id_base) || entry->gid >= count_ids(in->id_base))
         return -EOVERFLOW;
@@ -775,12 +779,12 @@ int pack_read(int from, int layer, struct rollbox_error *error) {
         .chunk = malloc(2 * CHUNK),
         .texts = malloc(2 * PACK_MAX_TEXT + PACK_MAX_ATTRIBUTES),
         .parent = -EBADF };
-    int r = in.chunk && in.texts ? base_of(layer, &in.id_base) : -ENOMEM;
+    int r = in.chunk && in.texts ? base_of(layer, &in.id_base, &in.has_ids) : -ENOMEM;
 
     umask(0);
     /* New files must have an id that the layer's user namespace knows. The rights over them stay.
      */
-    if (r == 0 && in.id_base) {
+    if (r == 0 && in.has_ids) {
         r = prctl(PR_SET_SECUREBITS, NO_SETUID_FIXUP, 0, 0, 0) < 0 ? -errno : 0;
         (void)setfsgid(in.id_base);
         (void)setfsuid(in.id_base);
@@ -789,7 +793,7 @@ int pack_read(int from, int layer, struct rollbox_error *error) {
         r = read_all(&in, make_entry);
     inode_numbers_release(&in.numbers, layer);
     inode_numbers_save(&in.numbers, layer);
-    if (in.id_base) {
+    if (in.has_ids) {
         (void)setfsuid(geteuid());
         (void)setfsgid(getegid());
     }

@@ -251,8 +251,43 @@ static void note_use(int store, enum manifest_kind kind, const char *name) {
         (void)utimensat(store, path, NULL, AT_SYMLINK_NOFOLLOW);
 }
 
+bool store_layer_owned(
+    int store, const char *id, const struct id_range *range, char ret_id[LAYER_ID_LENGTH + 1]) {
+    auto_buf struct buf text = BUF_INIT;
+    unsigned long uid, gid;
+    char found[LAYER_ID_LENGTH + 1];
+    auto_close int fd =
+        openat(store, layer_path(id, LAYER_OWNED_NAME).text, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+
+    if (fd < 0 || fd_read_all(fd, META_MAX_BYTES, &text) < 0 || !text.data ||
+        sscanf(text.data, "%lu %lu %64[0-9a-f]", &uid, &gid, found) != 3 || !layer_id_ok(found) ||
+        uid != range->uid_first || gid != range->gid_first)
+        return false;
+    memcpy(ret_id, found, sizeof found);
+    return true;
+}
+
+/* Replaces the layers by their copies. */
+static int choose_owned(int store, const struct id_range *range, struct manifest *manifest,
+    struct rollbox_error *error) {
+    char id[LAYER_ID_LENGTH + 1];
+    struct layer_path path;
+
+    for (size_t i = 0; range && i < manifest->n_layers; i++) {
+        if (store_layer_owned(store, manifest->layers[i], range, id))
+            path = layer_path(id, "meta.json");
+        else
+            path.text[0] = '\0';
+        if (!path.text[0] || faccessat(store, path.text, F_OK, AT_SYMLINK_NOFOLLOW) < 0)
+            return error_set(error, ROLLBOX_ERR_NOT_FOUND, ESTALE, "store",
+                "layer %.12s has no copy with owners yet", manifest->layers[i]);
+        memcpy(manifest->layers[i], id, sizeof id);
+    }
+    return 0;
+}
+
 static int look_up(const char *store_path, enum manifest_kind kind, const char *name,
-    struct store_image **ret_image, struct rollbox_error *error) {
+    const struct id_range *range, struct store_image **ret_image, struct rollbox_error *error) {
     auto_free char *path = NULL;
     auto_close int store = -EBADF;
     int r = store_path ? 0 : store_default_path(&path, error);
@@ -266,6 +301,8 @@ static int look_up(const char *store_path, enum manifest_kind kind, const char *
         return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "store", "out of memory");
     r = store_manifest(store, kind, name, &image->manifest, error);
     size_t n = image->manifest.n_layers;
+    if (r == 0)
+        r = choose_owned(store, range, &image->manifest, error);
     if (r == 0) {
         image->fs_fds = calloc(n + 1, sizeof *image->fs_fds);
         image->lock_fds = calloc(n + 1, sizeof *image->lock_fds);
@@ -287,12 +324,17 @@ static int look_up(const char *store_path, enum manifest_kind kind, const char *
 
 int store_image(const char *store_path, const char *name, struct store_image **ret_image,
     struct rollbox_error *error) {
-    return look_up(store_path, MANIFEST_IMAGE, name, ret_image, error);
+    return look_up(store_path, MANIFEST_IMAGE, name, NULL, ret_image, error);
+}
+
+int store_image_owned(const char *store_path, const char *name, const struct id_range *range,
+    struct store_image **ret_image, struct rollbox_error *error) {
+    return look_up(store_path, MANIFEST_IMAGE, name, range, ret_image, error);
 }
 
 int store_snapshot(const char *store_path, const char *name, struct store_image **ret_snapshot,
     struct rollbox_error *error) {
-    return look_up(store_path, MANIFEST_SNAPSHOT, name, ret_snapshot, error);
+    return look_up(store_path, MANIFEST_SNAPSHOT, name, NULL, ret_snapshot, error);
 }
 
 struct store_image *store_image_free(struct store_image *image) {

@@ -22,8 +22,10 @@
 #include <rollbox/rollbox.h>
 
 #include "store/manifest.h"
+#include "sys/id_range.h"
 
 #define STORE_VERSION 1
+#define LAYER_OWNED_NAME "many" /* a layer's file: "UID GID ID\n" of its copy with owners */
 #define STORE_VERSION_TEXT "rollbox store 1\n"
 
 /* Where the store is: $ROLLBOX_STORE; for root /var/lib/rollbox/store; else
@@ -58,6 +60,16 @@ struct store_image {
  * valid, or fsck has marked a layer; both are named), PATH_DENIED, RESOURCE_EXHAUSTED, IO. */
 int store_image(const char *store_path, const char *name, struct store_image **ret_image,
     struct rollbox_error *error);
+
+/* The same for a sandbox of many users of an ordinary user: the layers are the copies in which
+ * files have owners of the user's range. Error: NOT_FOUND with ESTALE: not all have been made yet
+ * (owned_layers.h). */
+int store_image_owned(const char *store_path, const char *name, const struct id_range *range,
+    struct store_image **ret_image, struct rollbox_error *error);
+
+/* The id of a layer's copy for that range, if it was made. */
+bool store_layer_owned(
+    int store, const char *id, const struct id_range *range, char ret_id[LAYER_ID_LENGTH + 1]);
 
 /* The same for a snapshot that was imported. */
 int store_snapshot(const char *store_path, const char *name, struct store_image **ret_snapshot,

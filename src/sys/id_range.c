@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pwd.h>
+#include <sched.h>
 #include <signal.h>
 #include <spawn.h>
 #include <stdio.h>
@@ -298,5 +299,18 @@ int id_range_namespace(const struct id_range *range, uint32_t inside, char probl
     int r = root < 0 ? -errno : id_map_namespace_by(root, map_by_helpers, &mapping);
     if (r < 0 && !problem[0])
         snprintf(problem, ID_RANGE_TEXT, "a user namespace cannot be made: %s", strerror(-r));
+    return r;
+}
+
+int id_range_enter(struct id_range *ret_range, uint32_t inside, char problem[ID_RANGE_TEXT]) {
+    int r = id_range_find(ret_range, problem);
+    auto_close int namespace = r < 0 ? r : id_range_namespace(ret_range, inside, problem);
+
+    if (namespace < 0)
+        return namespace;
+    if (setns(namespace, CLONE_NEWUSER) == 0)
+        return 0;
+    r = -errno;
+    snprintf(problem, ID_RANGE_TEXT, "its user namespace cannot be entered: %s", strerror(-r));
     return r;
 }

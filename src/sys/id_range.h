@@ -27,6 +27,10 @@ int id_range_find(struct id_range *ret_range, char problem[ID_RANGE_TEXT]);
  * milliseconds: two programs run. The caller owns the namespace, so it may enter it. */
 int id_range_namespace(const struct id_range *range, uint32_t inside, char problem[ID_RANGE_TEXT]);
 
+/* Finds the range, makes the namespace and enters it for good: then the caller is 0, with rights
+ * over the ids of the range. Not in a process with several threads. Results as above. */
+int id_range_enter(struct id_range *ret_range, uint32_t inside, char problem[ID_RANGE_TEXT]);
+
 /* Another user's line of /etc/subuid or /etc/subgid, or an account of /etc/passwd, that shares ids
  * with the range: its name, static; or NULL. Each may touch the files of the other. */
 const char *id_range_overlap(const struct id_range *range);

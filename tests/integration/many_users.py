@@ -60,11 +60,15 @@ def give_ids():
                     lines.write(f"{name}:{first}:65536\n")
 
 
-def many_callers():
+def plain_callers():
     """Root and an ordinary user, who has the ids for it."""
     if os.geteuid() == 0:
         give_ids()
-    return [ManyUsers(c.name, c.uid) for c in callers()]
+    return callers()
+
+
+def many_callers():
+    return [ManyUsers(c.name, c.uid) for c in plain_callers()]
 
 
 @pytest.fixture(params=callers() + many_callers(), ids=repr, scope="session")

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 from archives import busybox, configuration, entry, layer
-from harness import Caller, binaries
+from harness import binaries
 from image_stores import Store
+from many_users import plain_callers
 
 APPLETS = (
     "sh ls cat id touch mkdir rm chown chmod su stat grep echo env chroot sleep ping nc pwd".split()
@@ -17,7 +18,11 @@ PASSWD = b"root::0:0:root:/root:/bin/sh\nalice:x:1000:1000::/home/alice:/bin/sh\
 GROUP = b"root:x:0:\nalice:x:1000:\nbob:x:1001:\nstaff:x:50:alice,bob\nwheel:x:10:alice\nhigh:x:65533:\n"
 CAPABILITIES = "chown dac_override fowner fsetid kill setgid setuid setpcap net_bind_service net_raw sys_chroot setfcap".split()
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="it is about sandboxes that root runs")
+
+@pytest.fixture(params=plain_callers(), ids=repr, scope="module")
+def caller(request):
+    """Root, and an ordinary user with a range of ids."""
+    return request.param
 
 
 def system_entries():
@@ -38,8 +43,8 @@ def system():
 
 
 @pytest.fixture(scope="module")
-def store():
-    found = Store(Caller("root", 0))
+def store(caller):
+    found = Store(caller)
     layers = [system()]
     for name, user in (("system", ""), ("alices", "alice"), ("grouped", "1001:staff")):
         config = configuration(layers)
@@ -60,10 +65,10 @@ def run(store, script, *flags, image="system"):
 
 
 @pytest.fixture
-def session(store, tmp_path):
+def session(store):
     """`rollbox NAME ARGUMENTS` at an engine that has a sandbox `box` of many users."""
     env = store.caller.environment(
-        ROLLBOX_STORE=str(store.path), ROLLBOX_SOCKET=str(tmp_path / "socket")
+        ROLLBOX_STORE=str(store.path), ROLLBOX_SOCKET=str(store.caller.directory() / "socket")
     )
 
     def rollbox(*arguments):
@@ -152,8 +157,8 @@ except PermissionError: print("not raw")
 """
 
 
-def test_every_user_has_low_ports_and_ping():
-    result = Caller("root", 0).python(PORT_AND_PING, "--users", "many", "--net", "loopback")
+def test_every_user_has_low_ports_and_ping(caller):
+    result = caller.python(PORT_AND_PING, "--users", "many", "--net", "loopback")
     assert result.stdout == "hello\nnot raw\n", result.stderr
 
 
@@ -195,19 +200,19 @@ print(got.count(b"x") + 4)
 
 
 @pytest.mark.parametrize("masked", ["", "-cgroup"])
-def test_max_processes_holds_for_all_users_together(masked):
+def test_max_processes_holds_for_all_users_together(caller, masked):
     """Without a cgroup, too, where the kernel counts processes by user."""
-    root = Caller("root", 0)
-    env = root.environment(ROLLBOX_KFEAT=masked or os.environ.get("ROLLBOX_KFEAT", ""))
+    env = caller.environment(ROLLBOX_KFEAT=masked or os.environ.get("ROLLBOX_KFEAT", ""))
     # Of forks at the same moment the kernel may refuse one too many.
     assert (
         27
-        <= int(root.python(CHANGE_AND_FORK, "--users", "many", "--processes", "30", env=env).stdout)
+        <= int(caller.python(CHANGE_AND_FORK, "--users", "many", "--processes", "30", env=env).stdout)
         <= 30
     )
 
 
 def test_each_sandbox_has_host_ids_of_its_own(store):
+    """Where root runs them; an ordinary user's share the user's range."""
     env = store.caller.environment(ROLLBOX_STORE=str(store.path))
     jobs = [
         json.dumps({"id": str(i), "argv": ["/bin/sh", "-c", "cat /proc/self/uid_map; sleep 0.3"]})
@@ -220,12 +225,11 @@ def test_each_sandbox_has_host_ids_of_its_own(store):
         "many",
         "--image",
         "system",
-        "/dev/stdin",
-        input="\n".join(jobs).encode(),
+        store.caller.write(store.home / "jobs", "\n".join(jobs)),
         env=env,
     )
     maps = [json.loads(line)["stdout"].split() for line in done.stdout.splitlines()]
-    assert len(maps) == 3 and len({m[1] for m in maps}) > 1, maps
+    assert len(maps) == 3 and (len({m[1] for m in maps}) > 1) == (store.caller.uid == 0), maps
 
 
 def test_exec_as_users_by_name_and_number(session):
@@ -321,11 +325,10 @@ def test_host_name_resolves_where_the_image_has_no_hosts_file(store):
     assert "rollbox" in run(store, "grep rollbox /etc/hosts", image="bare").stdout
 
 
-def test_export_without_owners_is_refused_by_name(session, tmp_path):
-    done = session("export", "box", tmp_path / "file")
-    assert (
-        done.returncode == 125 and b"users many" in done.stderr and not (tmp_path / "file").exists()
-    )
+def test_export_without_owners_is_refused_by_name(session, store):
+    file = store.caller.directory() / "file"
+    done = session("export", "box", file)
+    assert done.returncode == 125 and b"users many" in done.stderr and not file.exists()
 
 
 def test_seed_and_clock_are_refused_by_name(store):

@@ -139,7 +139,7 @@ static int check_file_system(int fd, const char *path, struct rollbox_error *err
 
 /* A directory that was just made belongs to nobody for a moment, in which another engine may take
  * it for a leftover. */
-static int make_own(struct uppers *uppers, int boxes, const char *store, bool for_others) {
+static int make_own(struct uppers *uppers, int boxes, const char *store) {
     uint64_t random;
     struct stat ours, there;
 
@@ -157,7 +157,7 @@ static int make_own(struct uppers *uppers, int boxes, const char *store, bool fo
             continue;
         /* Those above are shut; the ids of sandboxes, for whom this one is among their mounts, pass
          * through. */
-        if (fchmod(fd, for_others ? 0711 : 0700) < 0 || mkdirat(fd, GONE, 0700) < 0)
+        if (fchmod(fd, 0711) < 0 || mkdirat(fd, GONE, 0700) < 0)
             return -errno;
         auto_free char *whole = NULL;
         if (asprintf(&whole, "%s/" BOXES_DIRECTORY "/%s", store, name) < 0)
@@ -274,7 +274,7 @@ static int set_up(struct engine *engine, struct uppers *uppers, struct rollbox_e
     if (r == 0 && (r = check_file_system(boxes, store, error)) < 0)
         return r;
     if (r == 0)
-        r = make_own(uppers, boxes, store, engine->features.is_root);
+        r = make_own(uppers, boxes, store);
     if (r == 0)
         r = janitor_tell(engine, &own_duty, uppers->path);
     return r < 0 ? error_set(error, error_code_of(-r, ROLLBOX_ERR_IO), -r, "policy",

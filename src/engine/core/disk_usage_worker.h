@@ -26,8 +26,8 @@ struct disk_usage_reply {
     bool was_checked, has_moved; /* from where the walk came to where it was already, perhaps */
 };
 
-/* In a process of a single thread: no mode of a file of the caller's keeps it out any more. 0 or
- * -errno. */
+/* In a process of a single thread: no mode of a file keeps it out any more that is the caller's or,
+ * if he has one, of his range of ids. 0 or -errno. */
 int disk_usage_overrule(void);
 
 /* The measurer: answers on the socket until that ends, about what is in `uppers`. */

@@ -36,6 +36,10 @@ int many_ids_namespace(const struct engine *engine) {
                                                      : -EBADF;
 }
 
+const struct id_range *many_ids_range(const struct engine *engine) {
+    return &engine->launchers.guest_ids.range;
+}
+
 void many_ids_finish(struct engine *engine) {
     if (engine->launchers.guest_ids.has_namespace)
         close_fd(&engine->launchers.guest_ids.user_namespace);

@@ -12,13 +12,26 @@
 
 #include <rollbox/rollbox.h>
 
+#include <stdbool.h>
+
+#include "policy/plan.h"
+
 struct engine;
+struct id_range;
 
 /* Makes the namespace unless it is there. 0, or FEATURE_MISSING with the reason and the mend. */
 int many_ids_make(struct engine *engine, struct rollbox_error *error);
 
 /* Borrowed; -EBADF: there is none. */
 int many_ids_namespace(const struct engine *engine);
+
+/* Of that namespace. */
+const struct id_range *many_ids_range(const struct engine *engine);
+
+/* Whether sandboxes of a plan have ids of it. */
+static inline bool many_ids_has(const struct plan *plan) {
+    return (plan->flags & (PLAN_MANY_USERS | PLAN_AS_ROOT)) == PLAN_MANY_USERS;
+}
 
 void many_ids_finish(struct engine *engine);
 

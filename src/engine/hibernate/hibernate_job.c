@@ -16,6 +16,8 @@
 #include "base/cleanup.h"
 #include "base/error.h"
 #include "base/fd.h"
+#include "engine/box/profile.h"
+#include "engine/core/many_ids.h"
 #include "engine/box/disk_upper.h"
 #include "engine/files/layer_chain.h"
 #include "engine/hibernate/hibernate.h"
@@ -132,6 +134,7 @@ int hibernate_job_start(struct op *op, const char *command, json_t *description,
             .n_fds = n,
             .error_number = -r,
             .finishes_alone = op->verb == VERB_HIBERNATE,
+            .has_many_users = many_ids_has(op->session->profile->plan),
             .user = &user,
             .data = job },
         &op->store_job, error);

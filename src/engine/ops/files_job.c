@@ -28,6 +28,7 @@
 #include "engine/core/context.h"
 #include "engine/core/janitor.h"
 #include "engine/core/log.h"
+#include "engine/core/many_ids.h"
 #include "engine/files/layer_chain.h"
 #include "engine/pool/host_view.h"
 #include "engine/pool/profile.h"
@@ -503,6 +504,7 @@ static int launch_job(struct op *op, const json_t *description, int *fds, size_t
             .n_fds = n_fds,
             .error_number = -r,
             .finishes_alone = op->verb == VERB_COMMIT,
+            .has_many_users = many_ids_has(op->session->profile->plan),
             .user = &user,
             .data = job },
         &op->store_job, error);

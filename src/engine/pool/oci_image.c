@@ -19,8 +19,11 @@
 #include "base/cleanup.h"
 #include "base/error.h"
 #include "base/fd.h"
+#include "engine/core/context.h"
 #include "engine/core/log.h"
+#include "engine/core/many_ids.h"
 #include "engine/pool/profile.h"
+#include "engine/store_job/store_job.h"
 #include "sys/syscalls.h"
 
 #define SNAPSHOT "snapshot:"
@@ -165,7 +168,24 @@ static int add_places(struct image *image) {
     return 0;
 }
 
-static int set_up(struct policy *policy, struct image *image, struct rollbox_error *error) {
+/* An ordinary user's layers need copies with owners. They are made when an image is first used by
+ * sandboxes of many users, which takes as long as the files take to be copied. */
+static int get_owned(struct engine *engine, const char *store, const struct policy *policy,
+    struct store_image **ret_image, struct rollbox_error *error) {
+    const struct id_range *range = many_ids_range(engine);
+    int r = store_image_owned(store, policy->image, range, ret_image, error);
+    char *argv[] = { (char *)"rollbox-store", (char *)"own", (char *)"--json", (char *)"--store",
+        (char *)store, (char *)"--", policy->image, NULL };
+
+    if (r != -ESTALE)
+        return r;
+    log_at(LOG_INFO, "image", NULL, "%s is copied with its owners", policy->image);
+    r = store_job_run(engine, argv, error);
+    return r < 0 ? r : store_image_owned(store, policy->image, range, ret_image, error);
+}
+
+static int set_up(struct engine *engine, struct policy *policy, struct image *image,
+    struct rollbox_error *error) {
     auto_free char *path = NULL;
     auto_free char *real = NULL;
     int r = store_default_path(&path, error);
@@ -175,6 +195,8 @@ static int set_up(struct policy *policy, struct image *image, struct rollbox_err
     if (r == 0)
         r = is_snapshot
                 ? store_snapshot(path, policy->image + strlen(SNAPSHOT), &image->stored, error)
+            : policy->many_users && !engine->features.is_root
+                ? get_owned(engine, path, policy, &image->stored, error)
                 : store_image(path, policy->image, &image->stored, error);
     if (r < 0)
         return r;
@@ -197,11 +219,12 @@ static int set_up(struct policy *policy, struct image *image, struct rollbox_err
     return policy->cwd ? 0 : -ENOMEM;
 }
 
-int image_get(struct policy *policy, struct image **ret_image, struct rollbox_error *error) {
+int image_get(struct engine *engine, struct policy *policy, struct image **ret_image,
+    struct rollbox_error *error) {
     struct image *image = calloc(1, sizeof *image);
     struct rollbox_error why = { 0 };
 
-    int r = image ? set_up(policy, image, &why) : -ENOMEM;
+    int r = image ? set_up(engine, policy, image, &why) : -ENOMEM;
     if (r < 0) {
         image_free(image);
         if (!why.message[0])

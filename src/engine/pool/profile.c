@@ -273,7 +273,7 @@ static int compile_policy(struct engine *engine, const char *text, size_t length
     if (r == 0 && (r = path_identities_scan(policy, later, &path_identities)) < 0)
         error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, -r, "policy", "out of memory");
     if (r == 0 && policy->image)
-        r = image_get(policy, &image, error);
+        r = image_get(engine, policy, &image, error);
     if (r == 0)
         r = host_look(engine, policy, image, &host, error);
     if (r == 0)

@@ -13,7 +13,8 @@
 #include "base/buf.h"
 #include "engine/box/profile.h"
 
-int image_get(struct policy *policy, struct image **ret_image, struct rollbox_error *error);
+int image_get(struct engine *engine, struct policy *policy, struct image **ret_image,
+    struct rollbox_error *error);
 struct image *image_free(struct image *image);
 
 /* python.c: grants what the interpreter of the policy's own needs, if it names one. */

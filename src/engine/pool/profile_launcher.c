@@ -63,9 +63,8 @@ static const struct launcher_owner_ops owner_ops = { .ready = on_ready, .lost = 
 /* An ordinary user's launchers with many users enter the one that has the ids. */
 static int choose_namespace(struct profile *profile, struct rollbox_error *error) {
     struct engine *engine = profile->engine;
-    const unsigned flags = profile->plan->flags & (PLAN_MANY_USERS | PLAN_AS_ROOT);
 
-    if (flags != PLAN_MANY_USERS || profile->user_namespace.fd >= 0)
+    if (!many_ids_has(profile->plan) || profile->user_namespace.fd >= 0)
         return 0;
     int fd = fcntl(many_ids_namespace(engine), F_DUPFD_CLOEXEC, 3);
     if (fd < 0)

@@ -9,6 +9,7 @@
 #include <fcntl.h>
 #include <sys/socket.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -21,6 +22,7 @@
 #include "base/fd.h"
 #include "engine/core/context.h"
 #include "engine/core/log.h"
+#include "engine/core/many_ids.h"
 #include "engine/core/spawn.h"
 #include "store/store.h"
 #include "sys/syscalls.h"
@@ -74,11 +76,11 @@ static enum rollbox_error_code code_of(const char *name) {
 }
 
 /* The last line on its standard error is the error as JSON. */
-static void read_error(const struct store_job *job, struct rollbox_error *error) {
+static void read_error(int errors, struct rollbox_error *error) {
     auto_buf struct buf text = BUF_INIT;
     json_t *root = NULL;
 
-    if (fd_read_again(job->errors, MAX_ANSWER, &text) == 0 && text.length) {
+    if (fd_read_again(errors, MAX_ANSWER, &text) == 0 && text.length) {
         const char *line = text.data, *end = text.data + text.length;
 
         while (end > line && end[-1] == '\n')
@@ -119,7 +121,7 @@ static void on_end(struct loop_source *source, uint32_t events) {
     close_fd(&job->pidfd);
     int r = ok ? fd_read_again(job->output, MAX_ANSWER, &answer) : 0;
     if (!ok)
-        read_error(job, &error);
+        read_error(job->errors, &error);
     else if (r < 0)
         error_set(&error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, -r, "run",
             "the answer of rollbox-store cannot be read: %s", strerror(-r));
@@ -155,12 +157,18 @@ static int move_up(int *fds, size_t n_fds) {
 static int spawn_store(
     struct store_job *job, const struct store_job_request *request, int input, int r) {
     struct engine *engine = job->engine;
-    const size_t n_fds = STORE_JOB_FIRST_FD + request->n_fds;
-    char *argv[ARRAY_SIZE(request->words) + 1] = { (char *)"rollbox-store" };
+    const size_t n_fds = STORE_JOB_FIRST_FD + request->n_fds + request->has_many_users;
+    char *argv[ARRAY_SIZE(request->words) + 3] = { (char *)"rollbox-store" }, number[16];
+    size_t n_words = 1;
     auto_free int *fds = calloc(n_fds, sizeof *fds);
 
-    for (size_t i = 0; request->words[i] && i + 2 < ARRAY_SIZE(argv); i++)
-        argv[i + 1] = (char *)request->words[i];
+    for (size_t i = 0; i < ARRAY_SIZE(request->words) && request->words[i]; i++)
+        argv[n_words++] = (char *)request->words[i];
+    if (request->has_many_users) {
+        snprintf(number, sizeof number, "%zu", n_fds - 1);
+        argv[n_words++] = (char *)"--user-namespace";
+        argv[n_words++] = number;
+    }
     if (!fds) {
         for (size_t i = 0; i < request->n_fds; i++)
             close_fd(&request->take_fds[i]);
@@ -170,6 +178,8 @@ static int spawn_store(
         STORE_JOB_FIRST_FD * sizeof *fds);
     for (size_t i = 0; i < request->n_fds; i++)
         fds[STORE_JOB_FIRST_FD + i] = TAKE_FD(request->take_fds[i]);
+    if (request->has_many_users)
+        fds[n_fds - 1] = fcntl(many_ids_namespace(engine), F_DUPFD_CLOEXEC, STORE_JOB_FIRST_FD);
     int moved = move_up(fds, n_fds);
     r = r < 0 ? r : moved;
     r = r < 0 ? r : spawn_clean(engine->programs.store, argv, fds, (int)n_fds, &job->pid);
@@ -217,6 +227,26 @@ int store_job_start(struct engine *engine, const struct store_job_request *reque
     job->data = request->data;
     *ret_job = job;
     return 0;
+}
+
+int store_job_run(const struct engine *engine, char *const *argv, struct rollbox_error *error) {
+    auto_close int errors = memory_file();
+    int fds[] = { engine->null_fd, engine->null_fd, errors }, status = 0;
+    pid_t pid;
+    int r = store_job_check_program(engine, error);
+
+    if (r < 0)
+        return r;
+    r = errors < 0 ? errors : spawn_clean(engine->programs.store, argv, fds, ARRAY_SIZE(fds), &pid);
+    if (r < 0)
+        return error_set(error, error_code_of(-r, ROLLBOX_ERR_ENGINE_START), -r, "run",
+            "%s cannot be started: %s", engine->programs.store, strerror(-r));
+    while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
+        ;
+    if (status == 0)
+        return 0;
+    read_error(errors, error);
+    return -EIO;
 }
 
 /* ---- jobs that nobody waits for ---- */

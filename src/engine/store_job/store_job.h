@@ -42,6 +42,7 @@ struct store_job_request {
     int error_number; /* of a descriptor that could not be opened; 0: all were */
     /* A kill would leave half-written files, so the job may finish without a client. */
     bool finishes_alone;
+    bool has_many_users; /* the files are of a sandbox that many_ids_has() */
     const struct store_job_user *user;
     void *data;
 };
@@ -59,6 +60,10 @@ void store_job_cancel(struct store_job *take_job);
 /* Makes a channel for descriptors that the job sends, and adds its end to the job's. 0 or -errno.
  */
 int store_job_add_channel(int *ret_channel, int *fds, size_t *n_fds);
+
+/* Runs rollbox-store with these words, the program's name first, and waits for its end: for what
+ * happens once in the life of a store. 0, or the error that it has reported. */
+int store_job_run(const struct engine *engine, char *const *argv, struct rollbox_error *error);
 
 /* Is rollbox-store there? 0, or the error. */
 int store_job_check_program(const struct engine *engine, struct rollbox_error *error);

@@ -1,0 +1,321 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "store/owned_layers.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/xattr.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/error.h"
+#include "policy/plan.h"
+#include "store/digest.h"
+#include "store/files.h"
+#include "store/layer.h"
+#include "store/store.h"
+#include "sys/id_range.h"
+
+#define LAST_OWNER 65534u
+#define CAPABILITY_BYTES 24 /* struct vfs_ns_cap_data, of which images have the first 20 */
+#define IMAGE_CAPABILITY_BYTES 20
+
+static struct id_range range;
+
+/* ---- the namespace ---- */
+
+int owned_layers_enter(struct rollbox_error *error) {
+    char problem[ID_RANGE_TEXT];
+
+    if (geteuid() == 0 || id_range_enter(&range, PLAN_MANY_FIRST, problem) == 0)
+        return 0;
+    return error_set(
+        error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "store", "users many: %s", problem);
+}
+
+bool owned_layers_find(int store, const char *id, char ret_id[LAYER_ID_LENGTH + 1]) {
+    return range.uid_first && store_layer_owned(store, id, &range, ret_id);
+}
+
+/* ---- a copy ---- */
+
+struct directory {
+    char *path;
+    struct timespec times[2];
+};
+
+struct copy {
+    int to; /* the new layer's files */
+    struct inodes inodes;
+    struct directory *directories; /* their times change while they are filled */
+    size_t n_directories;
+};
+
+/* Ids of the sandbox's users begin at PLAN_MANY_FIRST here. An owner that no sandbox has becomes
+ * nobody, as in a layer of root's. */
+static void clamp(struct owner *owner) {
+    if (owner->uid > LAST_OWNER || owner->gid > LAST_OWNER)
+        owner->mode &= 01777;
+    owner->uid = PLAN_MANY_FIRST + MIN(owner->uid, LAST_OWNER);
+    owner->gid = PLAN_MANY_FIRST + MIN(owner->gid, LAST_OWNER);
+}
+
+/* Of a program: they are rights of the sandbox's root, which the value must name. */
+static int copy_capability(int from, int to) {
+    uint8_t value[CAPABILITY_BYTES] = { 0 };
+    const uint32_t root = PLAN_MANY_FIRST;
+    ssize_t n = fgetxattr(from, XATTR_KEPT_CAPABILITY, value, IMAGE_CAPABILITY_BYTES);
+
+    if (n != IMAGE_CAPABILITY_BYTES || value[3] != 2)
+        return 0;
+    value[3] = 3;
+    memcpy(value + IMAGE_CAPABILITY_BYTES, &root, sizeof root);
+    return fsetxattr(to, XATTR_CAPABILITY, value, sizeof value, 0) < 0 && errno != EOPNOTSUPP
+               ? -errno
+               : 0;
+}
+
+/* The owner is that of the file now, which the attribute would hide. */
+static int copy_attribute(void *context, const char *name, const void *value, size_t length) {
+    const int *to = context;
+
+    return strcmp(name, XATTR_OWNER) != 0 && fsetxattr(*to, name, value, length, 0) < 0 &&
+                   errno != EOPNOTSUPP
+               ? -errno
+               : 0;
+}
+
+static int give(const struct files_entry *entry, int from, int to) {
+    struct owner owner;
+
+    files_owner(from, &entry->st, &owner);
+    clamp(&owner);
+    if (fchown(to, owner.uid, owner.gid) < 0 || fchmod(to, owner.mode) < 0)
+        return -errno;
+    int r = files_xattrs(from, copy_attribute, &to);
+    return r < 0 ? r : copy_capability(from, to);
+}
+
+static int copy_regular(const struct files_entry *entry, int parent, const char *name) {
+    const struct timespec times[] = { entry->st.st_mtim, entry->st.st_mtim };
+    auto_close int from = files_open(entry->parent, entry->name, 0);
+    auto_close int to =
+        from < 0 ? from
+                 : openat(parent, name, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+
+    if (from < 0)
+        return from;
+    if (to < 0)
+        return -errno;
+    int r = files_copy_data(from, to, (uint64_t)entry->st.st_size);
+    if (r == 0)
+        r = give(entry, from, to);
+    return r == 0 && futimens(to, times) < 0 ? -errno : r;
+}
+
+static int note_directory(struct copy *copy, const struct files_entry *entry) {
+    struct directory *more =
+        realloc(copy->directories, (copy->n_directories + 1) * sizeof *copy->directories);
+
+    if (!more)
+        return -ENOMEM;
+    copy->directories = more;
+    more[copy->n_directories] =
+        (struct directory){ strdup(entry->path), { entry->st.st_mtim, entry->st.st_mtim } };
+    return more[copy->n_directories++].path ? 0 : -ENOMEM;
+}
+
+static int copy_directory(
+    struct copy *copy, const struct files_entry *entry, int parent, const char *name) {
+    if (entry->path_length && mkdirat(parent, name, 0700) < 0)
+        return -errno;
+    auto_close int to = openat(
+        parent, entry->path_length ? name : ".", O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    int r = to < 0 ? -errno : give(entry, entry->fd, to);
+    return r < 0 ? r : note_directory(copy, entry);
+}
+
+/* Links, fifos and whiteouts: without attributes, so without a known owner but root. */
+static int copy_other(const struct files_entry *entry, int parent, const char *name) {
+    const struct timespec times[] = { entry->st.st_mtim, entry->st.st_mtim };
+    auto_free char *target = NULL;
+    int r;
+
+    if (S_ISLNK(entry->st.st_mode)) {
+        target = files_link(entry->parent, entry->name, &entry->st);
+        r = !target || symlinkat(target, parent, name) < 0 ? -errno : 0;
+    } else {
+        r = mknodat(parent, name, entry->st.st_mode & (S_IFMT | 0777), entry->st.st_rdev) < 0
+                ? -errno
+                : 0;
+    }
+    if (r == 0 && fchownat(parent, name, PLAN_MANY_FIRST, PLAN_MANY_FIRST, AT_SYMLINK_NOFOLLOW) < 0)
+        r = -errno;
+    if (r == 0 && !S_ISLNK(entry->st.st_mode) &&
+        fchmodat(parent, name, entry->st.st_mode & 0777, 0) < 0)
+        r = -errno;
+    if (r == 0 && utimensat(parent, name, times, AT_SYMLINK_NOFOLLOW) < 0)
+        r = -errno;
+    return r;
+}
+
+static int copy_file(
+    struct copy *copy, const struct files_entry *entry, int parent, const char *name) {
+    struct inode *inode = NULL;
+    const char *first_name;
+    bool found = false;
+    int r = entry->st.st_nlink > 1
+                ? inodes_note(&copy->inodes, &entry->st, entry->path, &inode, &found)
+                : 0;
+
+    if (r < 0 || !found)
+        return r < 0 ? r : copy_regular(entry, parent, name);
+    auto_close int first = files_parent(copy->to, inode->path, &first_name);
+    if (first < 0)
+        return first;
+    return linkat(first, first_name, parent, name, 0) < 0 ? -errno : 0;
+}
+
+static int copy_entry(void *context, const struct files_entry *entry, struct rollbox_error *error) {
+    struct copy *copy = context;
+    const char *name;
+    int r;
+
+    if (files_is_left_out(&entry->st))
+        return 0;
+    auto_close int parent = files_parent(copy->to, entry->path, &name);
+    if (parent < 0)
+        r = parent;
+    else if (S_ISDIR(entry->st.st_mode))
+        r = copy_directory(copy, entry, parent, name);
+    else if (S_ISREG(entry->st.st_mode))
+        r = copy_file(copy, entry, parent, name);
+    else
+        r = copy_other(entry, parent, name);
+    return r < 0 ? error_set(error, error_code_of(-r, ROLLBOX_ERR_IO), -r, "store",
+                       "cannot copy %s with its owner: %s", files_printable(entry->path),
+                       strerror(-r))
+                 : 0;
+}
+
+static int set_directory_times(const struct copy *copy) {
+    const char *name;
+    int r = 0;
+
+    for (size_t i = copy->n_directories; r == 0 && i--;) {
+        auto_close int parent = files_parent(copy->to, copy->directories[i].path, &name);
+
+        r = parent < 0                                                                     ? parent
+            : utimensat(parent, name, copy->directories[i].times, AT_SYMLINK_NOFOLLOW) < 0 ? -errno
+                                                                                           : 0;
+    }
+    return r;
+}
+
+static int copy_tree(int from, int to, struct rollbox_error *error) {
+    struct copy copy = { .to = to };
+    int r = files_walk(from, copy_entry, &copy, error);
+
+    if (r == 0 && (r = set_directory_times(&copy)) < 0)
+        error_set(error, ROLLBOX_ERR_IO, -r, "store", "cannot set the times of a directory: %s",
+            strerror(-r));
+    inodes_done(&copy.inodes);
+    for (size_t i = 0; i < copy.n_directories; i++)
+        free(copy.directories[i].path);
+    free(copy.directories);
+    return r;
+}
+
+/* ---- the layers ---- */
+
+static void name_copy(const char *id, char ret_id[LAYER_ID_LENGTH + 1]) {
+    struct digest digest;
+
+    digest_init(&digest);
+    digest_add_sized(&digest, "rollbox layer with owners 1", 27);
+    digest_add_sized(&digest, id, strlen(id));
+    digest_add_u64(&digest, range.uid_first);
+    digest_add_u64(&digest, range.gid_first);
+    digest_end_hex(&digest, ret_id);
+}
+
+/* "UID GID ID\n", by which the engine finds the copy; written last. */
+static int write_name(
+    const struct work *work, const char *id, const char *copy, struct rollbox_error *error) {
+    char text[LAYER_ID_LENGTH + 32];
+    auto_free char *path = NULL;
+
+    snprintf(
+        text, sizeof text, "%" PRIu32 " %" PRIu32 " %s\n", range.uid_first, range.gid_first, copy);
+    if (asprintf(&path, "layers/%s/" LAYER_OWNED_NAME, id) < 0)
+        return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "store", "out of memory");
+    int r = layer_write_file(work->fd, LAYER_OWNED_NAME, text, error);
+    if (r == 0 && renameat(work->fd, LAYER_OWNED_NAME, work->store, path) < 0)
+        r = error_set(error, error_code_of(errno, ROLLBOX_ERR_IO), errno, "store",
+            "cannot write %s: %s", path, strerror(errno));
+    return r;
+}
+
+static int make_one(const struct work *work, const char *id, int from, bool *ret_is_new,
+    struct rollbox_error *error) {
+    struct layer_meta meta = { 0 };
+    auto_close int lock = -EBADF;
+    char copy[LAYER_ID_LENGTH + 1];
+
+    name_copy(id, copy);
+    auto_free char *damage = store_layer_damage(work->store, copy);
+    if (!damage && store_layer_lock(work->store, copy, &lock) == 0)
+        return write_name(work, id, copy, error);
+    if (layer_meta_read(work->store, id, &meta) < 0 || mkdirat(work->fd, "L", 0700) < 0 ||
+        mkdirat(work->fd, "L/fs", 0700) < 0)
+        return error_set(error, error_code_of(errno, ROLLBOX_ERR_IO), errno, "store",
+            "cannot copy layer %.12s: %s", id, strerror(errno));
+    auto_close int to = openat(work->fd, "L/fs", O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    struct tree_digest before = meta.tree;
+    int r = to < 0 ? -errno : copy_tree(from, to, error);
+    if (r == 0)
+        r = tree_digest(to, &meta.tree, error);
+    /* The digest does not contain the owners, so it is the same. */
+    if (r == 0 && strcmp(before.hex, meta.tree.hex) != 0)
+        return error_set(error, ROLLBOX_ERR_DAMAGED, EBADMSG, "store",
+            "layer %.12s is damaged: its files are not those that were imported; remove the image "
+            "and import it again",
+            id);
+    memcpy(meta.id, copy, sizeof meta.id);
+    if (r == 0)
+        r = layer_publish(work, "L", &meta, &lock, error);
+    *ret_is_new = true;
+    return r < 0 ? r : write_name(work, id, copy, error);
+}
+
+int owned_layers_make(
+    int store, const char *path, const char *name, json_t **ret_json, struct rollbox_error *error) {
+    struct store_image *image = NULL;
+    json_int_t n_new = 0;
+    int r = store_image(path, name, &image, error);
+
+    for (size_t i = 0; r == 0 && i < image->manifest.n_layers; i++) {
+        struct work work = WORK_NONE;
+        bool is_new = false;
+        auto_close int from =
+            openat(image->fs_fds[i], ".", O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+
+        r = from < 0 ? error_set(error, ROLLBOX_ERR_IO, errno, "store", "cannot open a layer: %s",
+                           strerror(errno))
+                     : work_begin(store, &work, error);
+        if (r == 0)
+            r = make_one(&work, image->manifest.layers[i], from, &is_new, error);
+        work_done(&work);
+        n_new += is_new;
+    }
+    if (r == 0)
+        *ret_json =
+            json_pack("{s:I, s:I}", "layers", (json_int_t)image->manifest.n_layers, "new", n_new);
+    store_image_free(image);
+    return r;
+}
