@@ -57,12 +57,15 @@ struct copy {
 };
 
 /* Ids of the sandbox's users begin at PLAN_MANY_FIRST here. An owner that no sandbox has becomes
- * nobody, as in a layer of root's. */
-static void clamp(struct owner *owner) {
-    if (owner->uid > LAST_OWNER || owner->gid > LAST_OWNER)
+ * nobody, as in a layer of root's: true then. */
+static bool clamp(struct owner *owner) {
+    const bool has_none = owner->uid > LAST_OWNER || owner->gid > LAST_OWNER;
+
+    if (has_none)
         owner->mode &= 01777;
     owner->uid = PLAN_MANY_FIRST + MIN(owner->uid, LAST_OWNER);
     owner->gid = PLAN_MANY_FIRST + MIN(owner->gid, LAST_OWNER);
+    return has_none;
 }
 
 /* Of a program: they are rights of the sandbox's root, which the value must name. */
@@ -80,24 +83,29 @@ static int copy_capability(int from, int to) {
                : 0;
 }
 
-/* The owner is that of the file now, which the attribute would hide. */
-static int copy_attribute(void *context, const char *name, const void *value, size_t length) {
-    const int *to = context;
+struct attributes {
+    int to;
+    bool keeps_owner; /* the file could not get the owner that the attribute has */
+};
 
-    return strcmp(name, XATTR_OWNER) != 0 && fsetxattr(*to, name, value, length, 0) < 0 &&
-                   errno != EOPNOTSUPP
-               ? -errno
-               : 0;
+static int copy_attribute(void *context, const char *name, const void *value, size_t length) {
+    const struct attributes *attributes = context;
+
+    if (!attributes->keeps_owner && strcmp(name, XATTR_OWNER) == 0)
+        return 0;
+    return fsetxattr(attributes->to, name, value, length, 0) < 0 && errno != EOPNOTSUPP ? -errno
+                                                                                        : 0;
 }
 
 static int give(const struct files_entry *entry, int from, int to) {
+    struct attributes attributes = { .to = to };
     struct owner owner;
 
     files_owner(from, &entry->st, &owner);
-    clamp(&owner);
+    attributes.keeps_owner = clamp(&owner);
     if (fchown(to, owner.uid, owner.gid) < 0 || fchmod(to, owner.mode) < 0)
         return -errno;
-    int r = files_xattrs(from, copy_attribute, &to);
+    int r = files_xattrs(from, copy_attribute, &attributes);
     return r < 0 ? r : copy_capability(from, to);
 }
 
