@@ -24,9 +24,9 @@
 #define XATTR_OPAQUE "user.overlay.opaque"
 #define XATTR_OWNER "user.rollbox.owner"
 #define XATTR_CAPABILITY "security.capability"
-#define XATTR_KEPT_CAPABILITY "user.rollbox.capability" /* the same, of an image, without effect   \
-                                                         */
-#define XATTR_SPARSE "user.rollbox.sparse"              /* in snapshot files only */
+/* XATTR_CAPABILITY of an image, without effect. */
+#define XATTR_KEPT_CAPABILITY "user.rollbox.capability"
+#define XATTR_SPARSE "user.rollbox.sparse" /* in snapshot files only */
 
 /* The names in a directory (but . and ..), sorted by their bytes. */
 struct names {
