@@ -22,8 +22,6 @@
 #include "sys/id_range.h"
 
 #define LAST_OWNER 65534u
-#define CAPABILITY_BYTES 24 /* struct vfs_ns_cap_data, of which images have the first 20 */
-#define IMAGE_CAPABILITY_BYTES 20
 
 static struct id_range range;
 
@@ -70,14 +68,14 @@ static bool clamp(struct owner *owner) {
 
 /* Of a program: they are rights of the sandbox's root, which the value must name. */
 static int copy_capability(int from, int to) {
-    uint8_t value[CAPABILITY_BYTES] = { 0 };
+    uint8_t value[CAPABILITY_IN_NAMESPACE_BYTES] = { 0 };
     const uint32_t root = PLAN_MANY_FIRST;
-    ssize_t n = fgetxattr(from, XATTR_KEPT_CAPABILITY, value, IMAGE_CAPABILITY_BYTES);
+    ssize_t n = fgetxattr(from, XATTR_KEPT_CAPABILITY, value, CAPABILITY_OF_HOST_BYTES);
 
-    if (n != IMAGE_CAPABILITY_BYTES || value[3] != 2)
+    if (n != CAPABILITY_OF_HOST_BYTES || value[3] != 2)
         return 0;
     value[3] = 3;
-    memcpy(value + IMAGE_CAPABILITY_BYTES, &root, sizeof root);
+    memcpy(value + CAPABILITY_OF_HOST_BYTES, &root, sizeof root);
     return fsetxattr(to, XATTR_CAPABILITY, value, sizeof value, 0) < 0 && errno != EOPNOTSUPP
                ? -errno
                : 0;

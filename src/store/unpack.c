@@ -355,7 +355,7 @@ static int set_capability(struct unpack *unpack, struct archive_entry *entry, in
             ((const uint8_t *)value)[3] == 2 && fsetxattr(fd, name, value, length, 0) == 0)
             continue;
         /* Not in effect, but there for the layer's copy with owners. */
-        if (geteuid() != 0 && !unpack->exact && length == CAPABILITY_BYTES &&
+        if (geteuid() != 0 && unpack->keeps_rights && length == CAPABILITY_OF_HOST_BYTES &&
             ((const uint8_t *)value)[3] == 2 &&
             fsetxattr(fd, XATTR_KEPT_CAPABILITY, value, length, 0) == 0)
             continue;
