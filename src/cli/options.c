@@ -301,6 +301,10 @@ const struct option option_table[] = {
     { OPTION_VOLUME, 0, "volume", "NAME:PATH[:MODE]", OPTION_TEXT, POLICY_COMMANDS, "volumes",
         "mount a volume at PATH: it outlives the sandbox. MODE: exclusive (default), shared, ro, "
         "private" },
+    { OPTION_DEVICE, 0, "device", "DEVICE", OPTION_TEXT, POLICY_COMMANDS, "devices",
+        "give the sandbox a device: /dev/kvm, or vendor.com/class=name of a CDI file" },
+    { OPTION_GPUS, 0, "gpus", "GPUS", OPTION_TEXT, POLICY_COMMANDS, "gpus",
+        "give the sandbox GPUs of the CDI file of nvidia.com/gpu: none (default), all or 0,2" },
     { OPTION_SIZE_LIMIT, 0, "size", "SIZE", OPTION_SIZE, COMMAND_VOLUME_CREATE, NULL,
         "how much the volume may hold, such as 10G (default: no limit)" },
     { OPTION_NET, 0, "net", "none|loopback|allow|host", OPTION_TEXT, BUILD_AND_POLICY_COMMANDS,

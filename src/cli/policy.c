@@ -72,6 +72,23 @@ static bool has_no_place(const struct option_use *use) {
     return use->option->kind == OPTION_PATH && use->value[0] != '/' && !getcwd(cwd, sizeof cwd);
 }
 
+/* A word, or numbers with commas between. */
+static int add_gpus(json_t *policy, const char *key, const char *value) {
+    json_t *list = json_array();
+    const char *at = value;
+    char *end;
+
+    while (list && *at >= '0' && *at <= '9') {
+        if (json_array_append_new(list, json_integer(strtol(at, &end, 10))) < 0)
+            break;
+        at = *end == ',' ? end + 1 : end;
+    }
+    if (list && at > value && !*at)
+        return json_object_set_new(policy, key, list) < 0 ? -ENOMEM : 0;
+    json_decref(list);
+    return json_object_set_new(policy, key, json_string(value)) < 0 ? -EILSEQ : 0;
+}
+
 /* NAME:PATH or NAME:PATH:MODE. What is wrong with the parts is said by the check of the policy. */
 static int add_volume(json_t *policy, const char *key, const char *value) {
     const char *colon = strchr(value, ':'), *path = colon ? colon + 1 : "";
@@ -114,12 +131,14 @@ static int add_option(json_t *policy, const struct option_use *use) {
                    ? 0
                    : -EILSEQ;
     }
+    if (use->option->id == OPTION_GPUS)
+        return add_gpus(policy, key, use->value);
     if (use->option->id == OPTION_VOLUME)
         return add_volume(policy, key, use->value);
     auto_json json_t *value = option_value(use);
     if (!value)
         return -EILSEQ;
-    if (strncmp(key, "fs_", 3) != 0)
+    if (strncmp(key, "fs_", 3) != 0 && use->option->id != OPTION_DEVICE)
         return json_object_set(policy, key, value) < 0 ? -ENOMEM : 0;
     json_t *list = json_object_get(policy, key);
     if (!is_given(policy, key) && json_object_set_new(policy, key, list = json_array()) < 0)

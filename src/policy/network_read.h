@@ -21,6 +21,8 @@ void key_net_record(struct reader *r, json_t *value);
 void key_net_replay(struct reader *r, json_t *value);
 void key_network(struct reader *r, json_t *value); /* publish.c, as the next */
 void key_publish(struct reader *r, json_t *value);
+void key_devices(struct reader *r, json_t *value); /* devices.c, as the next */
+void key_gpus(struct reader *r, json_t *value);
 void key_volumes(struct reader *r, json_t *value); /* volumes.c */
 
 /* After all keys: checks of the network keys against one another. */

@@ -28,6 +28,7 @@
 #include "base/error.h"
 #include "policy/compiler.h"
 #include "policy/determinism.h"
+#include "policy/devices.h"
 #include "policy/filter.h"
 #include "policy/network.h"
 #include "policy/volumes.h"
@@ -155,6 +156,22 @@ static void add_skeleton(struct compiler *c) {
     compiler_rule(c, "/sys", c->access_read, PLAN_RULE_STATIC);
     for (size_t i = 0; i < ARRAY_SIZE(links) - 2; i += 2)
         compiler_template_op(c, PLAN_OP_SYMLINK, links[i], links[i + 1], 0);
+}
+
+/* Devices of the policy, in the template's /dev, which images show, too. */
+static void add_devices(struct compiler *c) {
+    const struct policy_devices *devices = &c->policy->devices;
+
+    for (size_t i = 0; i < devices->n_files; i++) {
+        const struct policy_device_file *file = &devices->files[i];
+
+        if (!file->is_node)
+            continue;
+        compiler_op(c, &c->template_ops, file->needs_node ? PLAN_OP_DEVICE : PLAN_OP_BIND,
+            file->path, file->source, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NOEXEC,
+            plan_grant(PLAN_GRANT_DEVICE, file->device));
+        compiler_rule(c, file->path, c->access_write & c->access_file, PLAN_RULE_STATIC);
+    }
 }
 
 static bool has_etc(const struct compiler *c) {
@@ -767,6 +784,7 @@ static int compile_plan(struct compiler *c, struct sock_filter *program, struct 
     add_skeleton(c);
     if (c->plan.flags & PLAN_SEED)
         add_seeded_random(c); /* early: it is made beside what follows */
+    add_devices(c);
     add_cpus(c);
     add_cgroup(c);
     add_private(c);

@@ -44,6 +44,7 @@
     X(SYMLINK,  "make the symbolic link p to s, unless p exists") \
     X(BIND,     "bind the host's s at p, recursively, attributes m") \
     X(BIND_ONE, "bind the host's s at p without what is mounted below it, attributes m") \
+    X(DEVICE,   "make a device node p like the host's s, attributes m") \
     X(OVERLAY,  "show s of the new root at p, read-only, under names that stay covered when the host replaces them; v: s stays mounted") \
     X(TMPFS,    "mount a tmpfs at p, options s") \
     X(UPPER,    "bind the directory of the sandbox's own in s at p") \
@@ -69,6 +70,7 @@ enum plan_grant {
     PLAN_GRANT_SHARED,
     PLAN_GRANT_DENIED,
     PLAN_GRANT_VOLUME,
+    PLAN_GRANT_DEVICE,
 };
 #define plan_grant(kind, index) ((uint16_t)((kind) << 12 | (index)))
 

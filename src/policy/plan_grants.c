@@ -14,6 +14,7 @@
 #include "base/cleanup.h"
 #include "base/error.h"
 #include "policy/compiler.h"
+#include "policy/devices.h"
 #include "policy/volumes.h"
 #include "sys/uapi.h"
 
@@ -27,7 +28,7 @@ struct grant {
     unsigned index;
     bool late;
     bool optional;
-    bool is_volume;
+    bool is_volume, is_device;
     enum plan_covered {
         COVERED_NOT,
         COVERED_BY_DEFAULT,
@@ -43,7 +44,7 @@ static int compare_grants(const void *left, const void *right) {
 }
 
 static const char *const grant_keys[] = { "", "fs_readable", "fs_writable", "fs_shared",
-    "fs_denied", "volumes" };
+    "fs_denied", "volumes", "devices" };
 
 static bool in_private_place(const struct compiler *c, const char *path) {
     return c->host->image || compiler_is_below(path, "/tmp") || compiler_is_below(path, "/var/tmp");
@@ -152,6 +153,30 @@ static int gather_volumes(
             .type = PLAN_PATH_DIRECTORY,
             .index = (unsigned)i,
             .is_volume = true };
+    }
+    return 0;
+}
+
+/* The files of a CDI file, such as the libraries of a driver. */
+static int gather_device_files(
+    struct compiler *c, struct grant *grants, size_t *n, struct rollbox_error *error) {
+    const struct policy_devices *devices = &c->policy->devices;
+
+    for (size_t i = 0; i < devices->n_files; i++) {
+        const struct policy_device_file *file = &devices->files[i];
+
+        if (file->is_node)
+            continue;
+        if (*n == MAX_GRANTS)
+            return error_set(error, ROLLBOX_ERR_POLICY_INVALID, E2BIG, "policy",
+                "devices: more than %d files and paths", MAX_GRANTS);
+        grants[(*n)++] = (struct grant){ .path = file->path,
+            .real = file->is_there && !c->host->image ? file->source : file->path,
+            .source = file->source,
+            .kind = PLAN_GRANT_READABLE,
+            .type = file->is_directory ? PLAN_PATH_DIRECTORY : PLAN_PATH_OTHER,
+            .index = file->device,
+            .is_device = true };
     }
     return 0;
 }
@@ -361,7 +386,8 @@ int plan_grants(struct compiler *c, struct rollbox_error *error) {
             0 ||
         (r = gather_grants(c, &p->fs_denied, h->denied, PLAN_GRANT_DENIED, grants, &n, error)) <
             0 ||
-        (r = gather_volumes(c, grants, &n, error)) < 0)
+        (r = gather_volumes(c, grants, &n, error)) < 0 ||
+        (r = gather_device_files(c, grants, &n, error)) < 0)
         return r;
     qsort(grants, n, sizeof *grants, compare_grants);
     for (size_t i = 0; i < n; i++) {
@@ -381,7 +407,10 @@ int plan_grants(struct compiler *c, struct rollbox_error *error) {
         bool is_in_shared =
             g->kind == PLAN_GRANT_DENIED && inside && inside->kind == PLAN_GRANT_SHARED;
         g->late = below_late || is_in_shared || in_private_place(c, g->real);
-        uint16_t tag = plan_grant(g->is_volume ? PLAN_GRANT_VOLUME : g->kind, g->index);
+        uint16_t tag = plan_grant(g->is_volume   ? PLAN_GRANT_VOLUME
+                                  : g->is_device ? PLAN_GRANT_DEVICE
+                                                 : g->kind,
+            g->index);
         if (!g->late && is_shown_as_own(c, g)) {
             compiler_op(c, &c->template_ops,
                 g->type == PLAN_PATH_DIRECTORY ? PLAN_OP_MKDIR : PLAN_OP_FILE, g->real,

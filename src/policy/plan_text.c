@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A plan in words: for `rollbox policy plan`, and the "isolation" of results. */
+#include <jansson.h>
 #include <linux/filter.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,8 +8,10 @@
 
 #include "base/cleanup.h"
 #include "base/utf8.h"
+#include "policy/devices.h"
 #include "policy/filter.h"
 #include "policy/plan.h"
+#include "policy/volumes.h"
 #include "sys/uapi.h"
 
 static const char *const op_names[] = {
@@ -59,6 +62,7 @@ static void explain_ops(const struct plan *plan, struct plan_array array, struct
         case PLAN_OP_PRIVATE:
             buf_printf(to, " mode %04o", ops[i].mode);
             break;
+        case PLAN_OP_DEVICE:
         case PLAN_OP_BIND:
         case PLAN_OP_BIND_ONE:
         case PLAN_OP_COVER:
@@ -205,6 +209,32 @@ static void explain_rights(const struct plan *plan, struct buf *to) {
     buf_add_text(to, "], ");
 }
 
+static void add_json_text(struct buf *to, const char *before, const char *text) {
+    json_t *value = json_string(text);
+    auto_free char *written = value ? json_dumps(value, JSON_ENCODE_ANY) : NULL;
+
+    buf_printf(to, "%s%s", before, written ? written : "\"?\"");
+    json_decref(value);
+}
+
+/* What was given besides files: the devices' nodes, and the volumes with their modes. */
+static void explain_devices(const struct policy *policy, struct buf *to) {
+    const char *before = "\"devices\": [";
+
+    for (size_t i = 0; i < policy->devices.n_files; i++)
+        if (policy->devices.files[i].is_node) {
+            add_json_text(to, before, policy->devices.files[i].path);
+            before = ", ";
+        }
+    if (before[0] == ',')
+        buf_add_text(to, "], ");
+    for (size_t i = 0; i < policy->volumes.n; i++) {
+        add_json_text(to, i ? ", " : "\"volumes\": {", policy->volumes.items[i].name);
+        buf_printf(to, ": \"%s\"%s", policy_volume_mode_name(policy->volumes.items[i].mode),
+            i + 1 == policy->volumes.n ? "}, " : "");
+    }
+}
+
 void plan_isolation(const struct plan *plan, const struct plan_host *host,
     const struct policy *policy, const char *cgroup, struct buf *to) {
     static const char *const nets[] = { "none", "loopback", "allow", "host" };
@@ -240,6 +270,7 @@ void plan_isolation(const struct plan *plan, const struct plan_host *host,
                 plan->flags & PLAN_VIRTUAL ? "virtual" : "offset");
         buf_add_text(to, "}, ");
     }
+    explain_devices(policy, to);
     const char *memory = host->memory_cgroup ? cgroup : "watcher";
     const char *processes = host->processes_cgroup ? cgroup : "rlimit";
     const char *cpu = host->cpu_cgroup ? cgroup : "affinity";

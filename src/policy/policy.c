@@ -21,6 +21,7 @@
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "policy/devices.h"
 #include "policy/network_read.h"
 #include "policy/read.h"
 #include "policy/volumes.h"
@@ -642,7 +643,7 @@ static void key_isolation(struct reader *r, json_t *value) {
     X(net_max_upload) X(net_max_download) X(net_max_rate) X(net_idle) X(net_log) \
     X(net_log_file) X(net_record) \
     X(net_replay) X(publish) X(network) X(random_seed) X(time_start) X(time_mode) X(serial) \
-    X(isolation) X(volumes)
+    X(isolation) X(volumes) X(devices) X(gpus)
 /* clang-format on */
 
 static const char *const key_names[] = {
@@ -994,6 +995,7 @@ struct policy *policy_free(struct policy *policy) {
     free(policy->time_start);
     net_rules_done(&policy->network);
     policy_volumes_done(&policy->volumes);
+    policy_devices_done(&policy->devices);
     free(policy->publish.items);
     free(policy->network_name);
     free(policy);

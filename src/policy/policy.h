@@ -39,6 +39,16 @@ struct publish_ports {
     size_t n;
 };
 
+struct policy_device; /* policy/devices.h */
+struct policy_device_file;
+
+struct policy_devices {
+    struct policy_device *items;
+    size_t n;
+    struct policy_device_file *files; /* what they are on this host */
+    size_t n_files;
+};
+
 struct policy_volume; /* policy/volumes.h */
 
 struct policy_volumes {
@@ -56,6 +66,7 @@ struct policy {
     struct policy_paths fs_denied;   /* default: the known secrets below /etc, all optional; a given
                                         list is added to them */
     struct policy_volumes volumes;
+    struct policy_devices devices;
     char *image;  /* NULL: none */
     char *cwd;    /* NULL: /tmp */
     char *python; /* the interpreter that python3 is in the sandbox; NULL: that of its PATH */

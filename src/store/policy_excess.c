@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "policy/devices.h"
 #include "policy/volumes.h"
 #include "policy/policy.h"
 #include "policy/publish.h"
@@ -84,6 +85,8 @@ int policy_excess_text(const char *text, size_t length, struct buf *to) {
     add_paths("fs_writable", &policy->fs_writable, defaults, to);
     for (size_t i = 0; i < policy->fs_shared.n; i++)
         add_line(to, "fs_shared %s", policy->fs_shared.items[i].path);
+    for (size_t i = 0; i < policy->devices.n; i++)
+        add_line(to, "devices %s", policy->devices.items[i].name);
     for (size_t i = 0; i < policy->volumes.n; i++)
         add_line(to, "volumes %s (%s)", policy->volumes.items[i].name,
             policy_volume_mode_name(policy->volumes.items[i].mode));

@@ -87,7 +87,7 @@ def setup_error(directory, environment):
 def test_build_without_libraries_names_their_packages(tmp_path):
     lines = setup_error(tmp_path / "build", {**os.environ, "PKG_CONFIG_LIBDIR": "/nonexistent", "PKG_CONFIG_PATH": ""})
     assert len(lines) == 1
-    assert "apt-get install libjansson-dev libarchive-dev nettle-dev libc-ares-dev libssl-dev libnghttp2-dev. " in lines[0]
+    assert "apt-get install libjansson-dev libarchive-dev nettle-dev libc-ares-dev libssl-dev libnghttp2-dev libyaml-dev. " in lines[0]
 
 
 def test_build_without_a_compiler_names_all_packages(tmp_path):
@@ -96,7 +96,7 @@ def test_build_without_a_compiler_names_all_packages(tmp_path):
         (tmp_path / "bin" / name).symlink_to(shutil.which(name))
     lines = setup_error(tmp_path / "build", {"PATH": str(tmp_path / "bin")})
     assert len(lines) == 1
-    assert "apt-get install gcc libc6-dev pkg-config libjansson-dev libarchive-dev nettle-dev libc-ares-dev libssl-dev libnghttp2-dev. " in lines[0]
+    assert "apt-get install gcc libc6-dev pkg-config libjansson-dev libarchive-dev nettle-dev libc-ares-dev libssl-dev libnghttp2-dev libyaml-dev. " in lines[0]
 
 
 def test_build_without_headers_names_all_packages(tmp_path):
@@ -105,4 +105,4 @@ def test_build_without_headers_names_all_packages(tmp_path):
     (tmp_path / "gcc").chmod(0o755)
     lines = setup_error(tmp_path / "build", {**os.environ, "CC": str(tmp_path / "gcc")})
     assert len(lines) == 1
-    assert "apt-get install gcc libc6-dev libjansson-dev libarchive-dev nettle-dev libc-ares-dev libssl-dev libnghttp2-dev. " in lines[0]
+    assert "apt-get install gcc libc6-dev libjansson-dev libarchive-dev nettle-dev libc-ares-dev libssl-dev libnghttp2-dev libyaml-dev. " in lines[0]

@@ -62,6 +62,8 @@ _KEYS = _PATH_LISTS + (
     "serial",
     "isolation",
     "volumes",
+    "devices",
+    "gpus",
 )
 POLICY_KEYS = frozenset(_KEYS)
 
@@ -96,10 +98,12 @@ def _json_value(key: str, value: object) -> object:
     """
     if key in _PATH_LISTS:
         return [_path(f"{key}[{i}]", item) for i, item in enumerate(_list(key, value))]
-    if key in ("net_allow_hosts", "net_allow", "publish"):
+    if key in ("net_allow_hosts", "net_allow", "publish", "devices"):
         return _list(key, value)
     if key in ("image", "cwd", "python", "net_log_file", "net_record", "net_replay"):
         return _path(key, value)
+    if key == "gpus":
+        return value if isinstance(value, str) else _list(key, value)
     if key == "volumes":
         if not isinstance(value, Mapping):
             raise InvalidArgument(
@@ -180,6 +184,8 @@ class Policy:
         isolation: "namespace" or "process".
         volumes: Volumes of the store (docs/how-to/volumes.md): {"data": "/data"}, or with a mode
             {"data": {"path": "/data", "mode": "read-only"}} ("exclusive", "shared", "private").
+        devices: Devices of the host: "/dev/kvm", or names of CDI files, "vendor.com/class=name".
+        gpus: "none", "all" or numbers, [0, 2], of the CDI file of nvidia.com/gpu.
 
     Raises:
         InvalidArgument: A value has no place in JSON, or is of the wrong kind. `check`, and the
@@ -243,6 +249,8 @@ class Policy:
         serial: Optional[bool] = None,
         isolation: Optional[str] = None,
         volumes: Optional[Mapping[str, Union[PathLike, Mapping[str, Any]]]] = None,
+        devices: Optional[Iterable[Union[str, Mapping[str, Any]]]] = None,
+        gpus: Optional[Union[str, Iterable[int]]] = None,
     ) -> None:
         given = locals()
         values = {key: _json_value(key, given[key]) for key in _KEYS if given[key] is not None}

@@ -268,6 +268,8 @@ static int compile_policy(struct engine *engine, const char *text, size_t length
     if (r == 0)
         r = python_grant(policy, error);
     if (r == 0)
+        r = devices_resolve(policy, error);
+    if (r == 0)
         r = deny_store(engine, policy, &later, error);
     /* Before anything is found at these paths: what comes between is seen by the next look. */
     if (r == 0 && (r = path_identities_scan(policy, later, &path_identities)) < 0)

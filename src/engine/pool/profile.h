@@ -17,6 +17,9 @@ int image_get(struct engine *engine, struct policy *policy, struct image **ret_i
     struct rollbox_error *error);
 struct image *image_free(struct image *image);
 
+/* devices.c: finds what the policy's devices are on this host. */
+int devices_resolve(struct policy *policy, struct rollbox_error *error);
+
 /* python.c: grants what the interpreter of the policy's own needs, if it names one. */
 int python_grant(struct policy *policy, struct rollbox_error *error);
 int profile_get(struct engine *engine, const char *text, size_t length,

@@ -213,6 +213,50 @@ static int bind_from_host(int root, int host, const struct plan *plan, const str
     return r;
 }
 
+/* As root: the host's node may be root's alone, and its file system cannot be idmapped. So the
+ * sandbox has a node of its own, on a file system that the host's root has mounted, with the same
+ * number. Everybody in the sandbox may open it, and nobody outside of the sandbox sees it. */
+static int make_device(int root, int host, const struct plan *plan, const struct plan_op *op) {
+    struct mount_attr devices = { .attr_clr = MOUNT_ATTR_NODEV };
+    struct mount_attr attributes = { .attr_set = op->mode };
+    int source = open_strictly(host, path_below(plan_text(plan, op->source)), O_PATH);
+    int tree = -EBADF, target = -EBADF, r;
+    struct stat st;
+
+    if (source < 0)
+        return source;
+    r = fstat(source, &st) < 0 ? -errno : 0;
+    close(source);
+    if (r == 0 && !S_ISCHR(st.st_mode))
+        r = -ENODEV;
+    if (r < 0)
+        return r;
+    int own = guest_new_tmpfs(&(struct guest_tmpfs){ .entries = "8", .mode = "0755" });
+    if (own < 0)
+        return own;
+    r = sys_mount_setattr(own, "", AT_EMPTY_PATH, &devices);
+    if (r == 0 && mknodat(own, "node", S_IFCHR | 0666, st.st_rdev) < 0)
+        r = -errno;
+    if (r == 0 && fchmodat(own, "node", 0666, 0) < 0)
+        r = -errno;
+    if (r == 0)
+        r = tree = sys_open_tree(own, "node", OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC);
+    if (r >= 0)
+        r = sys_mount_setattr(tree, "", AT_EMPTY_PATH, &attributes);
+    if (r >= 0)
+        r = make_target(root, plan_text(plan, op->path), S_IFREG);
+    if (r >= 0)
+        r = target = open_strictly(root, path_below(plan_text(plan, op->path)), O_PATH);
+    if (r >= 0)
+        r = sys_move_mount(tree, "", target, "", MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH);
+    if (target >= 0)
+        close(target);
+    if (tree >= 0)
+        close(tree);
+    close(own);
+    return r;
+}
+
 /* Gives a new directory or file of the sandbox to the guest, with this mode. */
 static int give_to_guest(int fd, uint32_t outer_id, mode_t mode) {
     return fchown(fd, outer_id, outer_id) < 0 || fchmod(fd, mode) < 0 ? -errno : 0;
@@ -654,6 +698,8 @@ static int run_one(
     case PLAN_OP_BIND:
     case PLAN_OP_BIND_ONE:
         return bind_from_host(root, host, plan, op);
+    case PLAN_OP_DEVICE:
+        return make_device(root, host, plan, op);
     case PLAN_OP_OVERLAY:
         return make_overlay(root, box, plan, op, strictly);
     case PLAN_OP_TMPFS:
