@@ -19,6 +19,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -27,7 +28,7 @@ PLACE = ROOT / "build" / "compatibility"
 BUILD = Path(os.environ.get("ROLLBOX_BUILD", ROOT / "build"))
 MIRROR = os.environ.get("DIST_MIRROR", "http://deb.debian.org/debian")
 SUITE = "bookworm"
-PACKAGES = "nginx openssh-server openssh-client postgresql redis-server cron git tmux locales curl"
+PACKAGES = "nginx openssh-server openssh-client postgresql redis-server cron git tmux locales curl acl strace iproute2 python3-pip"
 CAPABILITIES = "CHOWN DAC_OVERRIDE FOWNER FSETID KILL SETGID SETUID SETPCAP NET_BIND_SERVICE NET_RAW SYS_CHROOT MKNOD AUDIT_WRITE SETFCAP"
 
 # fmt: off
@@ -69,6 +70,30 @@ COMMANDS = (
     ("nice", "nice -n 5 true"),
     ("writing to /dev/stdout as a user", "su carol -c 'echo x > /dev/stdout' | cat"),
     ("host name resolves", "getent hosts $(hostname)"),
+    ("/dev nodes", "for n in null zero full random urandom tty ptmx; do test -c /dev/$n || exit 3; done; head -c 4 /dev/urandom | wc -c | grep -q 4"),
+    ("/dev/fd, stdin, stdout, stderr", "test \"$(echo a | cat /dev/stdin)\" = a && echo x > /dev/stderr && cat /dev/fd/3 3< /etc/passwd > /dev/stdout"),
+    ("/dev/full", "cat /etc/passwd > /dev/full"),
+    ("/dev/shm", "echo x > /dev/shm/f && df /dev/shm && su carol -c 'echo y > /dev/shm/g'"),
+    ("a terminal of /dev/pts", "script -qec 'test -c $(tty)' /dev/null"),
+    ("reading /proc/sys", "cd /proc/sys && cat kernel/osrelease kernel/pid_max kernel/shmmax kernel/random/uuid vm/overcommit_memory fs/file-max net/core/somaxconn"),
+    ("the host name in /proc/sys", "cat /proc/sys/kernel/hostname"),
+    ("writing to /proc/sys", "echo 65536 > /proc/sys/kernel/shmmax"),
+    ("nproc, free, uptime, ps", "nproc && free && uptime && ps aux"),
+    ("/etc/resolv.conf", "grep -q nameserver /etc/resolv.conf"),
+    ("orphans are reaped", "(setsid sleep 0.1 &); sleep 1; ! ps -eo stat | grep -q ^Z"),
+    ("start-stop-daemon", "start-stop-daemon --start --background --make-pidfile --pidfile /tmp/pid --exec /bin/sleep -- 100 && sleep 0.5 && start-stop-daemon --stop --pidfile /tmp/pid"),
+    ("root kills a user's process", "(su carol -c 'exec sleep 100' &); sleep 1; pkill -u carol sleep"),
+    ("a user cannot kill root's process", "sleep 100 & su carol -c \"kill $!\""),
+    ("runuser", "test $(runuser -u carol -- id -un) = carol"),
+    ("sudo -l", "sudo -l -U carol"),
+    ("setfacl", "setfacl -m u:carol:r /root/g && getfacl /root/g | grep -q user:carol"),
+    ("fallocate", "fallocate -l 1M /tmp/reserved"),
+    ("strace", "strace -f -o /dev/null sh -c true"),
+    ("ldconfig", "ldconfig"),
+    ("python3 -m venv", "apt-get install -y --no-install-recommends python3-venv && python3 -m venv /tmp/venv && /tmp/venv/bin/pip --version"),
+    ("pip install", "pip install --break-system-packages --no-index --no-deps /usr/share/python-wheels/setuptools-*.whl && pip list | grep -q setuptools"),
+    ("ip addr", "ip -o addr show lo"),
+    ("date -s", "date -s 2030-01-01"),
     ("mknod of a device", "mknod /tmp/null c 1 3"),
     ("mount", "mount -t tmpfs none /mnt"),
     ("unshare --user", "unshare -U true"),
@@ -83,6 +108,7 @@ DIFFERENCES = {
     "mknod of a device": "a user namespace makes no devices",
     "raw socket": "ping needs none; other uses would forge packets",
     "unshare --user": "it would reach much more of the kernel; Docker's seccomp profile refuses it, too",
+    "the host name in /proc/sys": "not there yet; hostname and uname tell it",
     "host name resolves": "crun alone writes no /etc/hosts; container engines do",
 }
 
@@ -276,7 +302,9 @@ def main():
         return 0
     with tempfile.TemporaryDirectory(prefix="rollbox-distribution-", dir="/var/tmp") as temporary:
         root = debian()
-        ours, theirs = in_rollbox(root, Path(temporary)), in_crun(root, Path(temporary))
+        with ThreadPoolExecutor() as pool:
+            runs = [pool.submit(run, root, Path(temporary)) for run in (in_rollbox, in_crun)]
+            ours, theirs = (run.result() for run in runs)
     text = table(ours, theirs)
     print(text)
     if arguments.update:
