@@ -134,7 +134,7 @@ def test_killed_engine_gives_the_volume_back(store, data, tmp_path):
     until(lambda: (tmp_path / "socket").exists())
     engine = Engine(socket=str(tmp_path / "socket"))
     box = Sandbox(at(), engine=engine).__enter__()
-    writer = box.spawn(["sh", "-c", "echo ready; while :; do echo x >> /data/f; done"])
+    writer = box.spawn(["sh", "-c", "echo x > /data/f; echo ready; while :; do echo x >> /data/f; done"])
     assert writer.stdout.readline() == b"ready\n"
     process.kill()
     with Engine() as own:
@@ -265,8 +265,8 @@ def test_store_commands_know_volumes(store, data):
     assert (data / "f").exists() and tells("fsck")["damaged"] == []
     (data.parent / "volume.json").write_text("{")
     assert tells("fsck", status=1)["damaged"] == [{"volume": "data", "reason": "volume.json is not valid"}]
-    with pytest.raises(RollboxError, match="volume.json"):
-        Sandbox(at()).run("true")
+    with Engine() as own, pytest.raises(RollboxError, match="volume.json"):
+        Sandbox(at(), engine=own).run("true")
 
 
 def test_two_volumes_and_a_private_place(engine, data):
