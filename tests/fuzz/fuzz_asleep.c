@@ -16,6 +16,7 @@
 #include "engine/record/record.h"
 #include "engine/session/session.h"
 #include "engine/session/session_events.h"
+#include "engine/session/session_files.h"
 #include "engine/snapshot/layer.h"
 #include "store/hibernated_check.h"
 
@@ -82,6 +83,7 @@ static void read_record(const json_t *record) {
     char **environment;
     size_t length;
 
+    snapshot_set_sessions(&session_files_users);
     list_init(&engine.sessions.all);
     for (size_t i = 0; i < LAYERS; i++)
         *layers[i] = (struct layer){ .references = 1, .fd = -EBADF };
