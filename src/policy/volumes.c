@@ -57,19 +57,25 @@ static void read_object(struct reader *r, const json_t *value, struct policy_vol
         read_bad(r, "add \"path\": \"/data\"", "has no path");
 }
 
-/* The sandbox's own file systems, and its root. */
+static bool is_in(const char *path, const char *parent) {
+    size_t n = strlen(parent);
+
+    return !strncmp(path, parent, n) && (!path[n] || path[n] == '/');
+}
+
+/* The sandbox's own file systems, and its root. The setup makes directories in them and above the
+ * directories for temporary files, which must not happen among files that a guest has left. */
 static const char *taken_by(const char *path) {
-    static const char *const own[] = { "/proc", "/dev", "/sys" };
+    static const char *const own[] = { "/proc", "/dev", "/sys", "/.rollbox" };
+    static const char *const temporary[] = { "/tmp", "/var/tmp" };
 
-    if (!strcmp(path, "/"))
-        return path;
-    for (size_t i = 0; i < ARRAY_SIZE(own); i++) {
-        size_t n = strlen(own[i]);
-
-        if (!strncmp(path, own[i], n) && (!path[n] || path[n] == '/'))
+    for (size_t i = 0; i < ARRAY_SIZE(own); i++)
+        if (is_in(path, own[i]))
             return own[i];
-    }
-    return strcmp(path, "/tmp") && strcmp(path, "/var/tmp") ? NULL : path;
+    for (size_t i = 0; i < ARRAY_SIZE(temporary); i++)
+        if (!strcmp(path, "/") || is_in(temporary[i], path))
+            return temporary[i];
+    return NULL;
 }
 
 static void add_volume(struct reader *r, struct policy_volume *volume) {
@@ -129,12 +135,6 @@ void key_volumes(struct reader *r, json_t *value) {
         free(volume.path);
     }
     r->member = NULL;
-}
-
-static bool is_in(const char *path, const char *parent) {
-    size_t n = strlen(parent);
-
-    return !strncmp(path, parent, n) && (!path[n] || path[n] == '/');
 }
 
 /* A volume may lie in a grant. What lies in a volume would have to be made there, for all its

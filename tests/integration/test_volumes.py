@@ -192,6 +192,14 @@ def test_removed_while_in_use_is_refused(engine, data):
     assert (data / "f").read_text() == "new\n"
 
 
+@pytest.mark.parametrize("path", ("/.rollbox", "/.rollbox/proc", "/var", "/var/tmp"))
+def test_no_volume_holds_what_the_setup_makes(engine, data, path):
+    """The setup would make directories among files that a guest has left there."""
+    with pytest.raises(PolicyInvalid, match="every sandbox has"):
+        Sandbox(at(path), engine=engine).run("true")
+    assert list(data.iterdir()) == []
+
+
 def test_names_and_paths_are_checked(engine, store):
     for name in ("../x", "a/b", "", ".x", "x" * 65, "ä"):
         assert volume("create", "--", name, status=125)["code"] == "invalid_argument", name
