@@ -154,17 +154,28 @@ static int status_of(
     }
 }
 
+/* Root puts them in place, for another user may not write there, and gives them to the user. */
+static int write_files(
+    const struct run_step *step, struct rollbox_sandbox *sandbox, struct rollbox_error *error) {
+    int r = 0;
+
+    for (size_t i = 0; r == 0 && i < step->n_files; i++) {
+        const struct run_file *file = &step->files[i];
+        const struct rollbox_file_options options = {
+            .size = sizeof options, .owner = step->user[0] ? step->user : NULL, .mode = file->mode
+        };
+
+        r = rollbox_file_write_as(sandbox, file->path, file->data, file->length, &options, error);
+    }
+    return r;
+}
+
 static int run_command(struct runner *runner, const struct run_step *step,
     struct rollbox_sandbox *sandbox, int *ret_status, struct rollbox_error *error) {
-    struct rollbox_file files[64];
     const struct rollbox_result *result = NULL;
     struct rollbox_run *run;
     int pipes[2][2];
-    size_t n_files = MIN(step->n_files, ARRAY_SIZE(files));
 
-    for (size_t i = 0; i < n_files; i++)
-        files[i] = (struct rollbox_file){ step->files[i].path, step->files[i].data,
-            step->files[i].length, step->files[i].mode };
     if (pipe2(pipes[0], O_CLOEXEC) < 0)
         return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, errno, "build",
             "cannot make a pipe: %s", strerror(errno));
@@ -178,8 +189,6 @@ static int run_command(struct runner *runner, const struct run_step *step,
         .env = (const char *const *)step->env.list,
         .cwd = step->cwd,
         .user = step->user[0] ? step->user : "0:0",
-        .files = files,
-        .n_files = n_files,
         .timeout_ms = -1,
         .output_limit = json_object_get(runner->policy, "max_output") ? -1 : MAX_OUTPUT,
         .input_fd = -1,
@@ -363,7 +372,9 @@ int run_execute(struct runner *runner, const struct run_step *step, struct layer
         r = open_sandbox(runner, step, &sandbox, error);
     if (r < 0)
         return r;
-    r = run_command(runner, step, sandbox, ret_status, error);
+    r = write_files(step, sandbox, error);
+    if (r == 0)
+        r = run_command(runner, step, sandbox, ret_status, error);
     /* What the command has left running must not write any more. */
     if (r == 0)
         r = rollbox_signal(sandbox, NULL, SIGKILL, ROLLBOX_SCOPE_TREE, error);
