@@ -112,6 +112,15 @@ int policy_excess_text(const char *text, size_t length, struct buf *to) {
             policy->network.items[i].host  ? policy->network.items[i].host
             : policy->network.items[i].set ? policy->network.items[i].set
                                            : "an address");
+    if (policy->net == POLICY_NET_ALLOW && !policy->network.n)
+        add_line(to, "net allow");
+    /* The engine writes and reads them on the host. */
+    if (policy->network.log_file)
+        add_line(to, "net_log_file %s", policy->network.log_file);
+    if (policy->network.record)
+        add_line(to, "net_record %s", policy->network.record);
+    if (policy->network.replay)
+        add_line(to, "net_replay %s", policy->network.replay);
     for (size_t i = 0; i < policy->network.n_secrets; i++)
         add_line(to, "net_secrets %s", policy->network.secrets[i].name);
     if (policy->many_users)

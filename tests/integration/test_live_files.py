@@ -393,3 +393,28 @@ def test_command_line(caller):  # noqa: F811
         finally:
             engine.terminate()
             engine.wait()
+
+
+def test_file_whose_policy_names_files_of_the_host_needs_trust(caller):  # noqa: F811
+    """The engine writes a log of the network with its user's rights, wherever the policy says."""
+    directory = caller.directory()
+    environment = caller.environment(ROLLBOX_STORE=str(directory / "store"), ROLLBOX_SOCKET=str(directory / "socket"))
+    with caller.popen([binaries() / "rollbox-engine", "--socket", directory / "socket"], env=environment) as engine:  # noqa: F811
+
+        def rollbox(*words):
+            return caller.rollbox(*words, env=environment)
+
+        try:
+            until(lambda: rollbox("ps").returncode == 0)
+            for key in ("net_log_file", "net_record"):
+                policy, taken = directory / f"{key}.json", directory / f"{key}.taken"
+                policy.write_text(json.dumps({"net": "allow", key: str(taken)}))
+                caller.own(policy)
+                assert rollbox("create", "--name", key, "--policy", policy).returncode == 0
+                assert rollbox("exec", "--detach", key, "--", "sleep", "1000").returncode == 0
+                assert rollbox("export", "--live", key, directory / f"{key}.live").returncode == 0
+                told = rollbox("import", "--name", f"{key}2", directory / f"{key}.live")
+                assert told.returncode == 125 and f"{key} {taken}".encode() in told.stderr, told
+        finally:
+            engine.terminate()
+            engine.wait()
