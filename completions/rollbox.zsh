@@ -133,6 +133,8 @@ _rollbox() {
             '*--users=[many\: 65,536 users, of which root may chown, su, install packages (default one)]:value:(one many)' \
             '*--hostname=[the host name seen inside (default rollbox)]:NAME:' \
             '*--volume=[mount a volume at PATH\: it outlives the sandbox. MODE\: exclusive (default), shared, ro, private]:NAME:PATH[:MODE]:' \
+            '*--device=[give the sandbox a device\: /dev/kvm, or vendor.com/class=name of a CDI file]:DEVICE:' \
+            '*--gpus=[give the sandbox GPUs of the CDI file of nvidia.com/gpu\: none (default), all or 0,2]:GPUS:' \
             '*--net=[network (default none; with --allow\: allow)]:value:(none loopback allow host)' \
             '*--allow=[a host that may be reached, such as pypi.org, '\''*.example.org\:8443'\'', 192.0.2.0/24 or @pypi]:HOST[:PORT]:' \
             '*--allow-file=[hosts that may be reached\: one a line, or a JSON list of rules]:FILE:_files' \
@@ -177,6 +179,8 @@ _rollbox() {
             '*--users=[many\: 65,536 users, of which root may chown, su, install packages (default one)]:value:(one many)' \
             '*--hostname=[the host name seen inside (default rollbox)]:NAME:' \
             '*--volume=[mount a volume at PATH\: it outlives the sandbox. MODE\: exclusive (default), shared, ro, private]:NAME:PATH[:MODE]:' \
+            '*--device=[give the sandbox a device\: /dev/kvm, or vendor.com/class=name of a CDI file]:DEVICE:' \
+            '*--gpus=[give the sandbox GPUs of the CDI file of nvidia.com/gpu\: none (default), all or 0,2]:GPUS:' \
             '*--net=[network (default none; with --allow\: allow)]:value:(none loopback allow host)' \
             '*--allow=[a host that may be reached, such as pypi.org, '\''*.example.org\:8443'\'', 192.0.2.0/24 or @pypi]:HOST[:PORT]:' \
             '*--allow-file=[hosts that may be reached\: one a line, or a JSON list of rules]:FILE:_files' \
@@ -232,6 +236,8 @@ _rollbox() {
             '*--users=[many\: 65,536 users, of which root may chown, su, install packages (default one)]:value:(one many)' \
             '*--hostname=[the host name seen inside (default rollbox)]:NAME:' \
             '*--volume=[mount a volume at PATH\: it outlives the sandbox. MODE\: exclusive (default), shared, ro, private]:NAME:PATH[:MODE]:' \
+            '*--device=[give the sandbox a device\: /dev/kvm, or vendor.com/class=name of a CDI file]:DEVICE:' \
+            '*--gpus=[give the sandbox GPUs of the CDI file of nvidia.com/gpu\: none (default), all or 0,2]:GPUS:' \
             '*--net=[network (default none; with --allow\: allow)]:value:(none loopback allow host)' \
             '*--allow=[a host that may be reached, such as pypi.org, '\''*.example.org\:8443'\'', 192.0.2.0/24 or @pypi]:HOST[:PORT]:' \
             '*--allow-file=[hosts that may be reached\: one a line, or a JSON list of rules]:FILE:_files' \
@@ -304,6 +310,8 @@ _rollbox() {
             '*--users=[many\: 65,536 users, of which root may chown, su, install packages (default one)]:value:(one many)' \
             '*--hostname=[the host name seen inside (default rollbox)]:NAME:' \
             '*--volume=[mount a volume at PATH\: it outlives the sandbox. MODE\: exclusive (default), shared, ro, private]:NAME:PATH[:MODE]:' \
+            '*--device=[give the sandbox a device\: /dev/kvm, or vendor.com/class=name of a CDI file]:DEVICE:' \
+            '*--gpus=[give the sandbox GPUs of the CDI file of nvidia.com/gpu\: none (default), all or 0,2]:GPUS:' \
             '*--net=[network (default none; with --allow\: allow)]:value:(none loopback allow host)' \
             '*--allow=[a host that may be reached, such as pypi.org, '\''*.example.org\:8443'\'', 192.0.2.0/24 or @pypi]:HOST[:PORT]:' \
             '*--allow-file=[hosts that may be reached\: one a line, or a JSON list of rules]:FILE:_files' \
@@ -363,6 +371,8 @@ _rollbox() {
             '*--users=[many\: 65,536 users, of which root may chown, su, install packages (default one)]:value:(one many)' \
             '*--hostname=[the host name seen inside (default rollbox)]:NAME:' \
             '*--volume=[mount a volume at PATH\: it outlives the sandbox. MODE\: exclusive (default), shared, ro, private]:NAME:PATH[:MODE]:' \
+            '*--device=[give the sandbox a device\: /dev/kvm, or vendor.com/class=name of a CDI file]:DEVICE:' \
+            '*--gpus=[give the sandbox GPUs of the CDI file of nvidia.com/gpu\: none (default), all or 0,2]:GPUS:' \
             '*--net=[network (default none; with --allow\: allow)]:value:(none loopback allow host)' \
             '*--allow=[a host that may be reached, such as pypi.org, '\''*.example.org\:8443'\'', 192.0.2.0/24 or @pypi]:HOST[:PORT]:' \
             '*--allow-file=[hosts that may be reached\: one a line, or a JSON list of rules]:FILE:_files' \
@@ -419,6 +429,8 @@ _rollbox() {
             '*--users=[many\: 65,536 users, of which root may chown, su, install packages (default one)]:value:(one many)' \
             '*--hostname=[the host name seen inside (default rollbox)]:NAME:' \
             '*--volume=[mount a volume at PATH\: it outlives the sandbox. MODE\: exclusive (default), shared, ro, private]:NAME:PATH[:MODE]:' \
+            '*--device=[give the sandbox a device\: /dev/kvm, or vendor.com/class=name of a CDI file]:DEVICE:' \
+            '*--gpus=[give the sandbox GPUs of the CDI file of nvidia.com/gpu\: none (default), all or 0,2]:GPUS:' \
             '*--net=[network (default none; with --allow\: allow)]:value:(none loopback allow host)' \
             '*--publish=[lead an address of the host to PORT of the sandbox\: HOST\:PORT, a port of 127.0.0.1, or the path of a Unix socket (default\: any free port of 127.0.0.1)]:[ADDRESS:]PORT:' \
             '*--network=[join a private network, whose sandboxes reach each other by name]:NAME:' \
@@ -483,6 +495,8 @@ _rollbox() {
             '*--users=[many\: 65,536 users, of which root may chown, su, install packages (default one)]:value:(one many)' \
             '*--hostname=[the host name seen inside (default rollbox)]:NAME:' \
             '*--volume=[mount a volume at PATH\: it outlives the sandbox. MODE\: exclusive (default), shared, ro, private]:NAME:PATH[:MODE]:' \
+            '*--device=[give the sandbox a device\: /dev/kvm, or vendor.com/class=name of a CDI file]:DEVICE:' \
+            '*--gpus=[give the sandbox GPUs of the CDI file of nvidia.com/gpu\: none (default), all or 0,2]:GPUS:' \
             '*--net=[network (default none; with --allow\: allow)]:value:(none loopback allow host)' \
             '*--publish=[lead an address of the host to PORT of the sandbox\: HOST\:PORT, a port of 127.0.0.1, or the path of a Unix socket (default\: any free port of 127.0.0.1)]:[ADDRESS:]PORT:' \
             '*--network=[join a private network, whose sandboxes reach each other by name]:NAME:' \
@@ -1023,6 +1037,8 @@ _rollbox() {
             '*--users=[many\: 65,536 users, of which root may chown, su, install packages (default one)]:value:(one many)' \
             '*--hostname=[the host name seen inside (default rollbox)]:NAME:' \
             '*--volume=[mount a volume at PATH\: it outlives the sandbox. MODE\: exclusive (default), shared, ro, private]:NAME:PATH[:MODE]:' \
+            '*--device=[give the sandbox a device\: /dev/kvm, or vendor.com/class=name of a CDI file]:DEVICE:' \
+            '*--gpus=[give the sandbox GPUs of the CDI file of nvidia.com/gpu\: none (default), all or 0,2]:GPUS:' \
             '*--net=[network (default none; with --allow\: allow)]:value:(none loopback allow host)' \
             '*--allow=[a host that may be reached, such as pypi.org, '\''*.example.org\:8443'\'', 192.0.2.0/24 or @pypi]:HOST[:PORT]:' \
             '*--allow-file=[hosts that may be reached\: one a line, or a JSON list of rules]:FILE:_files' \
