@@ -27,8 +27,9 @@ def test_pull_and_use(own_store, registry):
     assert found.name == "app" and found.pulled and found.fetched_layers == 2
     assert {event["event"] for event in events} >= {"layer", "pulled"}
     assert images.pull(registry.reference("app"), name="app", missing=True).pulled is False
-    result = rollbox.Sandbox(rollbox.Policy(image="app")).run(["/bin/cat", "/data/new"])
-    assert result.text == "new"
+    with rollbox.Engine() as engine:  # the process may have a default engine with another store
+        box = rollbox.Sandbox(rollbox.Policy(image="app"), engine=engine)
+        assert box.run(["/bin/cat", "/data/new"]).text == "new"
     assert images.inspect("app")["source"]["digest"] == found.digest
 
 
