@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What determinism and recording cost, in `make bench`: each against the same without, in turns, one JSON object of rows on standard output.
+"""What determinism and recording cost, in `make bench`: each against the same without, in turns,
+one JSON object of rows on standard output.
 
     determinism.py ROLLBOX ROUNDS COMMANDS CLOCK [JOBS]
 
-ROLLBOX: the CLI. COMMANDS: executions of /bin/true in a session for each row. CLOCK: a program that queries the clock as often as its argument says. JOBS: of `rollbox batch`, run ROUNDS times.
+ROLLBOX: the CLI. COMMANDS: executions of /bin/true in a session for each row. CLOCK: a program that
+queries the clock as often as its argument says. JOBS: of `rollbox batch`, run ROUNDS times.
 """
 import json
 import os
@@ -29,9 +31,24 @@ QUERIES = 5_000_000
 
 # name of the column's value in a row, limit, of what; for all rows that have it and are not OFF, or for one
 TARGETS = [
-    ("of_off", 1.05, "HumanEval, `rollbox batch -j 2`, {}: time as a multiple of off", ("seed", "seed, time at the real rate", "seed, virtual time")),
-    ("exec_added_us", 200, "exec of /bin/true in a session, {}: p50 over off, us", ("seed", "seed, time at the real rate", "seed, virtual time")),
-    ("query_ns", 150, "a query of the clock, {}: ns", ("seed, time at the real rate", "seed, virtual time")),
+    (
+        "of_off",
+        1.05,
+        "HumanEval, `rollbox batch -j 2`, {}: time as a multiple of off",
+        ("seed", "seed, time at the real rate", "seed, virtual time"),
+    ),
+    (
+        "exec_added_us",
+        200,
+        "exec of /bin/true in a session, {}: p50 over off, us",
+        ("seed", "seed, time at the real rate", "seed, virtual time"),
+    ),
+    (
+        "query_ns",
+        150,
+        "a query of the clock, {}: ns",
+        ("seed, time at the real rate", "seed, virtual time"),
+    ),
     ("exec_added_us", 50, "exec of /bin/true in a session, {}: p50 over off, us", (RECORDED,)),
 ]
 
@@ -39,11 +56,16 @@ TARGETS = [
 def options(level: Dict[str, Any]) -> List[str]:
     """Of the CLI, which has virtual time with a seed unless an option says otherwise."""
     words = ["--seed", str(level["random_seed"])] if "random_seed" in level else []
-    return words + (["--time-start", level["time_start"], "--time-mode", level.get("time_mode", "offset")] if "time_start" in level else [])
+    return words + (
+        ["--time-start", level["time_start"], "--time-mode", level.get("time_mode", "offset")]
+        if "time_start" in level
+        else []
+    )
 
 
 def turns(names: List[str], number: int) -> List[str]:
-    """One after the other, each first as often as the others, and in either direction: what one leaves to be tidied up falls on no other more often."""
+    """One after the other, each first as often as the others, and in either direction: what one
+    leaves to be tidied up falls on no other more often."""
     shift = number % len(names)
     turned = names[shift:] + names[:shift]
     return turned[::-1] if number // len(names) % 2 else turned
@@ -58,9 +80,19 @@ def of_batch(rollbox: str, jobs: str, rounds: int, rows: Dict[str, Dict[str, Any
             for name in turns(names, number):
                 out.unlink(missing_ok=True)
                 begin = time.perf_counter()
-                subprocess.run([rollbox, "batch", jobs, "-o", str(out), "-j", "2", *options(LEVELS[name])], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True)
+                subprocess.run(
+                    [rollbox, "batch", jobs, "-o", str(out), "-j", "2", *options(LEVELS[name])],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                    check=True,
+                )
                 took = time.perf_counter() - begin
-                wrong = [row["id"] for row in map(json.loads, open(out)) if row["outcome"] != "exit" or row["exit_code"]]
+                wrong = [
+                    row["id"]
+                    for row in map(json.loads, open(out))
+                    if row["outcome"] != "exit" or row["exit_code"]
+                ]
                 if wrong:
                     sys.exit(f"{name}: not all jobs end well: {wrong[:3]}")
                 if number >= 0:

@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checkpoints, in `make bench`: the cost of snapshots, forks and resets of running processes, as one JSON object of rows on standard output.
+"""Checkpoints, in `make bench`: the cost of snapshots, forks and resets of running processes, as
+one JSON object of rows on standard output.
 
-    live.py rollbox REPEATS     rollbox' Python package
-    live.py sandlock REPEATS    sandlock's fork, of this process's own memory, without a pid namespace, files or limits for each clone
-    live.py criu REPEATS        CRIU's dump and restore of the same Python, without any sandbox; by root, where it runs on the kernel at hand
+live.py rollbox REPEATS     rollbox' Python package
+live.py sandlock REPEATS    sandlock's fork, of this process's own memory, without a pid namespace,
+files or limits for each clone
+live.py criu REPEATS        CRIU's dump and restore of the same Python, without any sandbox; by
+root, where it runs on the kernel at hand
 """
 import contextlib
 import json
@@ -19,10 +22,11 @@ from typing import Any, Callable, Dict, List, Tuple
 
 CLONES = 100
 MANY = 1000
-LINE = 12                       # forks of forks, without the first three, before dirty tracking begins with the start of a fork
-ROUNDS = 5                      # of so many: the first, which finds nothing that others have left to be used again, is not counted
+LINE = 12  # forks of forks, without the first three, before dirty tracking begins with the start of a fork
+ROUNDS = 5  # of so many: the first, which finds nothing that others have left to be used again, is not counted
 
-# It has some 16 MB of anonymous memory, answers a line with a line, and knows the longest time for which it was not on: nothing else in it takes long.
+# It has some 16 MB of anonymous memory, answers a line with a line, and knows the longest time for
+# which it was not on: nothing else in it takes long.
 GUEST = """
 import sys, threading, time
 kept = bytearray(b"x" * ({} << 20))
@@ -52,12 +56,20 @@ SHELLS = "for i in 1 2 3; do (while read -r x; do echo $x; done) < <(while :; do
 
 
 def row(values: List[float]) -> Dict[str, Any]:
-    return {"p50_us": statistics.median(values) * 1e6, "p99_us": sorted(values)[min(len(values) - 1, int(len(values) * 0.99))] * 1e6, "runs": len(values)}
+    return {
+        "p50_us": statistics.median(values) * 1e6,
+        "p99_us": sorted(values)[min(len(values) - 1, int(len(values) * 0.99))] * 1e6,
+        "runs": len(values),
+    }
 
 
 def available() -> int:
     """KiB"""
-    return next(int(line.split()[1]) for line in Path("/proc/meminfo").read_text().splitlines() if line.startswith("MemAvailable:"))
+    return next(
+        int(line.split()[1])
+        for line in Path("/proc/meminfo").read_text().splitlines()
+        if line.startswith("MemAvailable:")
+    )
 
 
 def timed(repeats: int, work: Callable[[], float]) -> Dict[str, Any]:
@@ -98,8 +110,10 @@ def of_rollbox(repeats: int) -> Dict[str, Any]:
     def fork_many(box: Any, process: Any, state: Any) -> float:
         start = time.perf_counter()
         kids = box.fork(CLONES, snapshot=state)
-        copies = [kid.process(process.id) for kid in kids]      # kept: one whose input is closed ends, and what that takes is not asked about
-        for copy in copies:                                     # before anybody is listened to: they answer side by side
+        copies = [
+            kid.process(process.id) for kid in kids
+        ]  # kept: one whose input is closed ends, and what that takes is not asked about
+        for copy in copies:  # before anybody is listened to: they answer side by side
             copy.stdin.write(b"hello\n")
             copy.stdin.flush()
         if any(copy.stdout.readline() != b"here\n" for copy in copies):
@@ -111,7 +125,11 @@ def of_rollbox(repeats: int) -> Dict[str, Any]:
 
     def last_clone() -> float:
         """Of so many, all of which are there at once: when the last one was at work."""
-        with Sandbox(policy, init_fn=lambda: bytearray(b"x" * (8 << 20)), work_fn=lambda number, kept: time.time()) as box:
+        with Sandbox(
+            policy,
+            init_fn=lambda: bytearray(b"x" * (8 << 20)),
+            work_fn=lambda number, kept: time.time(),
+        ) as box:
             box.warm()
             start = time.time()
             return max(clone.get() for clone in box.fork(MANY, concurrency=MANY)) - start
@@ -140,8 +158,12 @@ def of_rollbox(repeats: int) -> Dict[str, Any]:
         rows["live: snapshot, python of 16 MB"] = timed(repeats, lambda: call(box.snapshot))
         rows["live: fork of now, to the copy's answer"] = timed(repeats, lambda: fork(box, process))
         state = box.snapshot()
-        rows["live: fork of a snapshot, to the copy's answer"] = timed(repeats, lambda: fork(box, process, snapshot=state))
-        rows[f"live: {CLONES} forks of a snapshot at once, to all answers"] = timed(ROUNDS, lambda: fork_many(box, process, state))
+        rows["live: fork of a snapshot, to the copy's answer"] = timed(
+            repeats, lambda: fork(box, process, snapshot=state)
+        )
+        rows[f"live: {CLONES} forks of a snapshot at once, to all answers"] = timed(
+            ROUNDS, lambda: fork_many(box, process, state)
+        )
         rows["live: reset to a snapshot, with files"] = timed(repeats, lambda: call(lambda: box.reset(state)))
         process = box.process(process.id)
         ask(process, b"watch\n")
@@ -151,11 +173,15 @@ def of_rollbox(repeats: int) -> Dict[str, Any]:
             box.snapshot()
             pauses.append(float(ask(process, b"longest\n")))
         rows["live: longest pause in the captured process"] = row(pauses)
-        rows[f"live: {MANY:,} forks alive, memory of each"] = {"kib_each": memory_of_each(box, process, state), "runs": MANY}
+        rows[f"live: {MANY:,} forks alive, memory of each"] = {
+            "kib_each": memory_of_each(box, process, state),
+            "runs": MANY,
+        }
     rows[f"live: {MANY:,} clones of a warm python at once, to the last one at work"] = timed(ROUNDS, last_clone)
 
     def first_forks() -> List[float]:
-        """What the first, second and third fork of a new sandbox take: the first is captured whole, the others are what has changed since."""
+        """What the first, second and third fork of a new sandbox take: the first is captured whole,
+        the others are what has changed since."""
         with Sandbox(policy) as box:
             process = begin(box, ["python3", "-c", GUEST.format(8)])
             return [fork(box, process) for _ in range(3)]
@@ -173,15 +199,21 @@ def of_rollbox(repeats: int) -> Dict[str, Any]:
                 times.append(took)
             return times[3:]
 
-    rows["live: fork of now of a fork of a fork, each once"] = row([one for _ in range(ROUNDS) for one in line_of_forks()])
+    rows["live: fork of now of a fork of a fork, each once"] = row(
+        [one for _ in range(ROUNDS) for one in line_of_forks()]
+    )
     with Sandbox(policy) as box:
         process = begin(box, ["bash", "-c", SHELLS])
         state = box.snapshot()
-        rows["live: bash and its children with pipes, fork of a snapshot, to its answer"] = timed(repeats, lambda: fork(box, process, snapshot=state))
+        rows["live: bash and its children with pipes, fork of a snapshot, to its answer"] = timed(
+            repeats, lambda: fork(box, process, snapshot=state)
+        )
     with Sandbox(policy) as box:
         process = begin(box, ["python3", "-c", GUEST.format(300)])
         state = box.snapshot()
-        rows["live: python of 300 MB, fork of a snapshot, to its answer"] = timed(repeats, lambda: fork(box, process, snapshot=state))
+        rows["live: python of 300 MB, fork of a snapshot, to its answer"] = timed(
+            repeats, lambda: fork(box, process, snapshot=state)
+        )
     return rows
 
 
@@ -190,13 +222,21 @@ def of_sandlock(repeats: int) -> Dict[str, Any]:
     kept: List[bytearray] = []
 
     def once(n: int) -> float:
-        sandbox = Sandbox(fs_readable=["/usr", "/lib", "/lib64", "/bin", "/etc", "/proc", "/dev"], init_fn=lambda: kept.append(bytearray(b"x" * (8 << 20))), work_fn=lambda number: print("here"))
+        sandbox = Sandbox(
+            fs_readable=["/usr", "/lib", "/lib64", "/bin", "/etc", "/proc", "/dev"],
+            init_fn=lambda: kept.append(bytearray(b"x" * (8 << 20))),
+            work_fn=lambda number: print("here"),
+        )
         start = time.perf_counter()
         clones = sandbox.fork(n)
         if len(clones.pids) != n:
             raise SystemExit(f"live: sandlock made {len(clones.pids)} clones of {n}")
         return time.perf_counter() - start
-    return {"sandlock: fork(1), init_fn included": timed(min(repeats, 10), lambda: once(1)), f"sandlock: fork({CLONES}), init_fn included": row([once(CLONES)])}
+
+    return {
+        "sandlock: fork(1), init_fn included": timed(min(repeats, 10), lambda: once(1)),
+        f"sandlock: fork({CLONES}), init_fn included": row([once(CLONES)]),
+    }
 
 
 def criu(*words: str) -> None:
@@ -208,7 +248,8 @@ def criu(*words: str) -> None:
 
 
 def of_criu(repeats: int) -> Dict[str, Any]:
-    """The same guest, on FIFOs, which a restored process opens again by their names; each dump ends it, each restore brings it back."""
+    """The same guest, on FIFOs, which a restored process opens again by their names; each dump ends
+    it, each restore brings it back."""
     if os.geteuid() != 0:
         raise SystemExit("criu: it takes root")
     try:
@@ -221,7 +262,13 @@ def of_criu(repeats: int) -> Dict[str, Any]:
         for fifo in ("in", "out"):
             os.mkfifo(place / fifo)
         to, said = (os.open(place / fifo, os.O_RDWR) for fifo in ("in", "out"))
-        guest = subprocess.Popen(["python3", "-c", GUEST.format(8)], stdin=to, stdout=said, stderr=subprocess.DEVNULL, start_new_session=True)
+        guest = subprocess.Popen(
+            ["python3", "-c", GUEST.format(8)],
+            stdin=to,
+            stdout=said,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
         try:
             os.read(said, 100)
             for n in range(repeats):

@@ -1,9 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`make soak`, checkpoints: the corpus at random moments, a thousand forks that diverge, forks and resets for as long as asked. Is everything as it was, and does anything grow?
+"""`make soak`, checkpoints: the corpus at random moments, a thousand forks that diverge, forks and
+resets for as long as asked. Is everything as it was, and does anything grow?
 
-A *moment* is a fork or a snapshot of a program of tests/integration/live_corpus.py at a random time, every other one while the program is at work for a question: the copy, or copies, that are made of it and the program itself must all know then that they are
-what they were. From a program's second moment on both are most often of what has changed; a snapshot that is gone back to for the second time is put together for the third. A snapshot that is refused names what cannot be captured; that is counted, with its words, and is no failure, for it changes nothing: the program is asked again. The last two parts measure the engine, its launcher and its
-zygotes with bench/soak.py's eyes. Writes bench/results/live.json and, after a run of the whole corpus, docs/reference/live-corpus.md; ends with 1 if anything was wrong or grew.
+A *moment* is a fork or a snapshot of a program of tests/integration/live_corpus.py at a random
+time, every other one while the program is at work for a question: the copy, or copies, that are
+made of it and the program itself must all know then that they are
+what they were. From a program's second moment on both are most often of what has changed; a
+snapshot that is gone back to for the second time is put together for the third. A snapshot that is
+refused names what cannot be captured; that is counted, with its words, and is no failure, for it
+changes nothing: the program is asked again. The last two parts measure the engine, its launcher and
+its
+zygotes with bench/soak.py's eyes. Writes bench/results/live.json and, after a run of the whole
+corpus, docs/reference/live-corpus.md; ends with 1 if anything was wrong or grew.
 """
 import argparse
 import collections
@@ -34,7 +42,8 @@ SILENCE_S = 120
 WARM_UP = 1200  # rounds: the engine keeps the results of the last 1,024 runs
 UNCHANGED = 10  # looks, two seconds: control groups wait for one to be used again
 AT_ONCE = 250   # forks that exist at the same time, in the part about a thousand
-# What keeps its own state and says what that is: "set N" and "get", answered by the number and a digest of what was there before.
+# What keeps its own state and says what that is: "set N" and "get", answered by the number and a
+# digest of what was there before.
 DIVERGING = """
 import hashlib, sys
 common, own = [bytes([n % 256]) * 4096 for n in range(256)], None
@@ -173,7 +182,11 @@ def diverge(engine: Any, number: int) -> Dict[str, Any]:
                     talk.say(f"set {n}")
                 told = [talk.hear() for talk in talks]
                 kept = [talk.ask("get") for talk in talks]
-                wrong += [f"fork {n} said {a!r}, then {b!r}" for n, (a, b) in enumerate(zip(told, kept), done) if {a, b} != {f"{n} True"}]
+                wrong += [
+                    f"fork {n} said {a!r}, then {b!r}"
+                    for n, (a, b) in enumerate(zip(told, kept), done)
+                    if {a, b} != {f"{n} True"}
+                ]
             done += len(kids)
         if (answer := origin.ask("get")) != "None True":
             wrong.append(f"what they were made of said {answer!r}")
@@ -191,12 +204,20 @@ def measure(engine: Any) -> Dict[str, int]:
         last = now
         time.sleep(0.2)
     launchers = [one for one in soak.children(pid) if "rollbox-launch" in Path(f"/proc/{one}/comm").read_text()]
-    return soak.told({
-        "engine: descriptors": lambda: soak.descriptors(pid), "engine: resident memory, KiB": lambda: soak.resident_kib(pid), "engine: child processes": lambda: len(soak.children(pid)),
-        "engine: mounts in its namespace": lambda: soak.mounts(pid), "launcher: descriptors": lambda: sum(soak.descriptors(one) for one in launchers),
-        "launcher: resident memory, KiB": lambda: sum(soak.resident_kib(one) for one in launchers), "launcher: mounts in its namespace": lambda: sum(soak.mounts(one) for one in launchers),
-        "cgroup directories": lambda: soak.cgroup_directories(pid),
-    })
+    return soak.told(
+        {
+            "engine: descriptors": lambda: soak.descriptors(pid),
+            "engine: resident memory, KiB": lambda: soak.resident_kib(pid),
+            "engine: child processes": lambda: len(soak.children(pid)),
+            "engine: mounts in its namespace": lambda: soak.mounts(pid),
+            "launcher: descriptors": lambda: sum(soak.descriptors(one) for one in launchers),
+            "launcher: resident memory, KiB": lambda: sum(
+                soak.resident_kib(one) for one in launchers
+            ),
+            "launcher: mounts in its namespace": lambda: sum(soak.mounts(one) for one in launchers),
+            "cgroup directories": lambda: soak.cgroup_directories(pid),
+        }
+    )
 
 
 def fork_and_reset(engine: Any, rounds: int) -> List[str]:
@@ -225,8 +246,20 @@ def growth(engine: Any, warm_up: int, rounds: int) -> Dict[str, Any]:
     wrong += fork_and_reset(engine, rounds)
     seconds, after = time.monotonic() - started, measure(engine)
     allowed = {"engine: resident memory, KiB": 512, "launcher: resident memory, KiB": 64}
-    return {"rounds": rounds, "seconds": seconds, "wrong": wrong,
-            "measures": {name: {"before": before[name], "after": after[name], "allowed": allowed.get(name, 0), "ok": after[name] - before[name] <= allowed.get(name, 0)} for name in before}}
+    return {
+        "rounds": rounds,
+        "seconds": seconds,
+        "wrong": wrong,
+        "measures": {
+            name: {
+                "before": before[name],
+                "after": after[name],
+                "allowed": allowed.get(name, 0),
+                "ok": after[name] - before[name] <= allowed.get(name, 0),
+            }
+            for name in before
+        },
+    }
 
 
 def page(results: Dict[str, Any]) -> str:
@@ -288,7 +321,11 @@ def main() -> int:
     parser.add_argument("--forks", type=int, default=1000)
     parser.add_argument("--rounds", type=int, default=1000, help="of forks and a reset")
     parser.add_argument("--seed", type=int, default=None, help="of the moments' times; told at the beginning")
-    parser.add_argument("--output", type=Path, help="results elsewhere than in bench/results/live.json; docs/reference/live-corpus.md is left alone then")
+    parser.add_argument(
+        "--output",
+        type=Path,
+        help="results elsewhere than in bench/results/live.json; docs/reference/live-corpus.md is left alone then",
+    )
     parser.add_argument("programs", nargs="*", help="these alone (docs/reference/live-corpus.md is left alone)")
     arguments = parser.parse_args()
     seed = arguments.seed if arguments.seed is not None else random.SystemRandom().randrange(1 << 32)
@@ -297,23 +334,55 @@ def main() -> int:
     with Engine() as engine:
         for name in arguments.programs or PROGRAMS:
             lacks = missing(name)
-            row = programs[name] = {"absent": f"{lacks} is not installed"} if lacks else moments(engine, name, arguments.moments, source)
-            print(name, row.get("absent") or f"{row['rounds']} moments, {len(row['wrong'])} wrong, refused {row['refused'] or 'none'}, {row.get('seconds', 0):.0f} s", *row.get("wrong", []), sep="\n    " if row.get("wrong") else ": ", flush=True)
+            row = programs[name] = (
+                {"absent": f"{lacks} is not installed"}
+                if lacks
+                else moments(engine, name, arguments.moments, source)
+            )
+            print(
+                name,
+                row.get("absent")
+                or f"{row['rounds']} moments, {len(row['wrong'])} wrong, refused {row['refused'] or 'none'}, {row.get('seconds', 0):.0f} s",
+                *row.get("wrong", []),
+                sep="\n    " if row.get("wrong") else ": ",
+                flush=True,
+            )
         diverging = diverge(engine, arguments.forks)
-        print(f"{diverging['forks']} forks, {len(diverging['wrong'])} wrong", *diverging["wrong"][:10], sep="\n    ", flush=True)
+        print(
+            f"{diverging['forks']} forks, {len(diverging['wrong'])} wrong",
+            *diverging["wrong"][:10],
+            sep="\n    ",
+            flush=True,
+        )
     with Engine() as engine:
         grown = growth(engine, max(arguments.rounds // 10, WARM_UP), arguments.rounds)
-    print(f"{grown['rounds']} rounds of two forks and a reset, {grown['seconds']:.0f} s", *grown["wrong"][:10], sep="\n    ")
+    print(
+        f"{grown['rounds']} rounds of two forks and a reset, {grown['seconds']:.0f} s",
+        *grown["wrong"][:10],
+        sep="\n    ",
+    )
     for name, entry in grown["measures"].items():
         print(f"{'ok' if entry['ok'] else 'GROWS':6} {name}: {entry['before']} -> {entry['after']}")
-    results = {"when": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"), "kernel": platform.release(), "by": "root" if os.geteuid() == 0 else "an ordinary user", "seed": seed, "programs": programs,
-               "diverging": diverging, "growth": grown}
+    results = {
+        "when": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        "kernel": platform.release(),
+        "by": "root" if os.geteuid() == 0 else "an ordinary user",
+        "seed": seed,
+        "programs": programs,
+        "diverging": diverging,
+        "growth": grown,
+    }
     output = arguments.output or HERE / "results" / "live.json"
     output.parent.mkdir(exist_ok=True)
     output.write_text(json.dumps(results, indent=1) + "\n")
     if not arguments.output and not arguments.programs:
         (PROJECT / "docs" / "reference" / "live-corpus.md").write_text(page(results))
-    bad = any(row.get("wrong") for row in programs.values()) or diverging["wrong"] or grown["wrong"] or not all(entry["ok"] for entry in grown["measures"].values())
+    bad = (
+        any(row.get("wrong") for row in programs.values())
+        or diverging["wrong"]
+        or grown["wrong"]
+        or not all(entry["ok"] for entry in grown["measures"].values())
+    )
     return 1 if bad else 0
 
 

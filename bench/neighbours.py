@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a sandbox that computes has of the CPUs beside another that storms, in `make bench`: one JSON object of rows on standard output.
+"""What a sandbox that computes has of the CPUs beside another that storms, in `make bench`: one
+JSON object of rows on standard output.
 
     neighbours.py STORMS ROUNDS [KIND...]
 
-STORMS: storms.c, compiled, where a sandbox may read it. Each round runs the neighbour beside every kind of storm, in an order that shifts; the storm and the neighbour have an engine each.
+STORMS: storms.c, compiled, where a sandbox may read it. Each round runs the neighbour beside every
+kind of storm, in an order that shifts; the storm and the neighbour have an engine each.
 """
 import json
 import os

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """How the other sandboxing tools are called, so that they give what rollbox's default policy gives, as far as they can.
 
-The same host directories, read-only; a private /tmp; /proc and /dev of its own; no network; no capabilities; an empty environment. What a tool then still has not is in
+The same host directories, read-only; a private /tmp; /proc and /dev of its own; no network; no
+capabilities; an empty environment. What a tool then still has not is in
 its `lacks`, and goes into the report: a peer that does less is not slower for it.
 """
 import json
@@ -34,13 +35,35 @@ def bwrap(argv: List[str]) -> Optional[List[str]]:
             words += ["--symlink", os.readlink(directory), directory]
         elif os.path.isdir(directory):
             words += ["--ro-bind", directory, directory]
-    words += ["--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp", "--chdir", "/tmp", "--clearenv", "--setenv", "PATH", PATH, "--uid", "1000", "--gid", "1000",
-              "--hostname", "bench", "--cap-drop", "ALL"]
+    words += [
+        "--proc",
+        "/proc",
+        "--dev",
+        "/dev",
+        "--tmpfs",
+        "/tmp",
+        "--chdir",
+        "/tmp",
+        "--clearenv",
+        "--setenv",
+        "PATH",
+        PATH,
+        "--uid",
+        "1000",
+        "--gid",
+        "1000",
+        "--hostname",
+        "bench",
+        "--cap-drop",
+        "ALL",
+    ]
     return words + argv
 
 
 def bwrap_alike(argv: List[str], plan: str, directory: Path) -> Optional[List[str]]:
-    """The same with what rollbox's default policy has besides, as far as bubblewrap has it: the system-call filter, read from standard input, and nothing to be seen at the paths of /etc and /proc that are
+    """The same with what rollbox's default policy has besides, as far as bubblewrap has it: the
+    system-call filter, read from standard input, and nothing to be seen at the paths of /etc and
+    /proc that are
     covered. plan: what `rollbox policy plan` prints. directory: for what covers them."""
     words = bwrap([])
     if not words:
@@ -69,32 +92,90 @@ def bundle(directory: Path, argv: List[str], uid: int, gid: int, cgroup: str = "
                 inside.symlink_to(os.readlink(path))
         elif os.path.isdir(path):
             inside.mkdir(exist_ok=True)
-            # Not recursively: a user namespace may not take a part of a mount tree, but rollbox's recursive binds have nothing more here.
-            mounts.append({"destination": path, "type": "bind", "source": path, "options": ["rbind", "ro", "nosuid", "nodev"]})
+            # Not recursively: a user namespace may not take a part of a mount tree, but rollbox's
+            # recursive binds have nothing more here.
+            mounts.append(
+                {
+                    "destination": path,
+                    "type": "bind",
+                    "source": path,
+                    "options": ["rbind", "ro", "nosuid", "nodev"],
+                }
+            )
     mounts += [
         {"destination": "/proc", "type": "proc", "source": "proc"},
-        {"destination": "/dev", "type": "tmpfs", "source": "tmpfs", "options": ["nosuid", "strictatime", "mode=755", "size=65536k"]},
-        {"destination": "/dev/pts", "type": "devpts", "source": "devpts", "options": ["nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620"]},
-        {"destination": "/dev/shm", "type": "tmpfs", "source": "shm", "options": ["nosuid", "noexec", "nodev", "mode=1777", "size=65536k"]},
-        {"destination": "/tmp", "type": "tmpfs", "source": "tmpfs", "options": ["nosuid", "nodev", "mode=1777", "size=1g"]},
+        {
+            "destination": "/dev",
+            "type": "tmpfs",
+            "source": "tmpfs",
+            "options": ["nosuid", "strictatime", "mode=755", "size=65536k"],
+        },
+        {
+            "destination": "/dev/pts",
+            "type": "devpts",
+            "source": "devpts",
+            "options": ["nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620"],
+        },
+        {
+            "destination": "/dev/shm",
+            "type": "tmpfs",
+            "source": "shm",
+            "options": ["nosuid", "noexec", "nodev", "mode=1777", "size=65536k"],
+        },
+        {
+            "destination": "/tmp",
+            "type": "tmpfs",
+            "source": "tmpfs",
+            "options": ["nosuid", "nodev", "mode=1777", "size=1g"],
+        },
     ]
-    # As root a range of host ids, so that the guest is not the host's root either; inside it is uid 1000. An ordinary user has one id to give, and runc
+    # As root a range of host ids, so that the guest is not the host's root either; inside it is uid
+    # 1000. An ordinary user has one id to give, and runc
     # wants a root in its container: the guest is root inside, without capabilities.
-    ids = [{"containerID": 0, "hostID": 100000, "size": 65536}] if uid == 0 else [{"containerID": 0, "hostID": uid, "size": 1}]
+    ids = (
+        [{"containerID": 0, "hostID": 100000, "size": 65536}]
+        if uid == 0
+        else [{"containerID": 0, "hostID": uid, "size": 1}]
+    )
     linux: Dict[str, Any] = {
-        "namespaces": [{"type": kind} for kind in ("pid", "network", "ipc", "uts", "mount", "user")],
-        "uidMappings": ids, "gidMappings": ids if uid == 0 else [{"containerID": 0, "hostID": gid, "size": 1}],
-        "maskedPaths": ["/proc/acpi", "/proc/kcore", "/proc/keys", "/proc/latency_stats", "/proc/timer_list", "/proc/sched_debug", "/sys/firmware", "/proc/scsi"],
+        "namespaces": [
+            {"type": kind} for kind in ("pid", "network", "ipc", "uts", "mount", "user")
+        ],
+        "uidMappings": ids,
+        "gidMappings": ids if uid == 0 else [{"containerID": 0, "hostID": gid, "size": 1}],
+        "maskedPaths": [
+            "/proc/acpi",
+            "/proc/kcore",
+            "/proc/keys",
+            "/proc/latency_stats",
+            "/proc/timer_list",
+            "/proc/sched_debug",
+            "/sys/firmware",
+            "/proc/scsi",
+        ],
         "readonlyPaths": ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"],
     }
     if cgroup:
         linux["cgroupsPath"] = cgroup
     config = {
-        "ociVersion": "1.0.2", "hostname": "bench",
-        "process": {"terminal": False, "user": {"uid": 1000 if uid == 0 else 0, "gid": 1000 if uid == 0 else 0}, "args": argv, "env": [f"PATH={PATH}"], "cwd": "/tmp", "noNewPrivileges": True,
-                    "capabilities": {kind: [] for kind in ("bounding", "effective", "inheritable", "permitted", "ambient")},
-                    "rlimits": [{"type": "RLIMIT_NOFILE", "hard": 4096, "soft": 4096}]},
-        "root": {"path": "rootfs", "readonly": True}, "mounts": mounts, "linux": linux,
+        "ociVersion": "1.0.2",
+        "hostname": "bench",
+        "process": {
+            "terminal": False,
+            "user": {"uid": 1000 if uid == 0 else 0, "gid": 1000 if uid == 0 else 0},
+            "args": argv,
+            "env": [f"PATH={PATH}"],
+            "cwd": "/tmp",
+            "noNewPrivileges": True,
+            "capabilities": {
+                kind: []
+                for kind in ("bounding", "effective", "inheritable", "permitted", "ambient")
+            },
+            "rlimits": [{"type": "RLIMIT_NOFILE", "hard": 4096, "soft": 4096}],
+        },
+        "root": {"path": "rootfs", "readonly": True},
+        "mounts": mounts,
+        "linux": linux,
     }
     (directory / "config.json").write_text(json.dumps(config, indent=1))
     return directory

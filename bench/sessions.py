@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sessions, in `make bench`: bench/sessions.c, and the same without rollbox: copying the files and starting bubblewrap, or mounting an overlay and starting crun."""
+"""Sessions, in `make bench`: bench/sessions.c, and the same without rollbox: copying the files and
+starting bubblewrap, or mounting an overlay and starting crun."""
+
 import json
 import os
 import shutil
@@ -18,31 +20,112 @@ CHAIN = 100
 
 # name of the row, unit of its limit, limit, of what
 TARGETS = [
-    ("create, one ready", "over_bare_us", 1000, "create with one ready: p50 over that of bare fork and exec, us"),
-    ("exec /bin/true in a session", "of_bare", 1.6, "exec of /bin/true in a session: p50 as a multiple of bare"),
+    (
+        "create, one ready",
+        "over_bare_us",
+        1000,
+        "create with one ready: p50 over that of bare fork and exec, us",
+    ),
+    (
+        "exec /bin/true in a session",
+        "of_bare",
+        1.6,
+        "exec of /bin/true in a session: p50 as a multiple of bare",
+    ),
     ("snapshot, nothing running", "p50_us", 1000, "snapshot with nothing running: p50, us"),
-    ("snapshot of 1,000 changed files, beside 3 processes", "p50_us", 10000, "snapshot of 1,000 changed files beside running processes: p50, us"),
+    (
+        "snapshot of 1,000 changed files, beside 3 processes",
+        "p50_us",
+        10000,
+        "snapshot of 1,000 changed files beside running processes: p50, us",
+    ),
     ("fork of 100 file states", "p50_us", 100000, "fork of 100 file states: p50, us"),
     ("reset, 1,000 copied-up files", "p50_us", 2000, "reset with 1,000 dirty files: p50, us"),
-    (f"open and stat, chain of {CHAIN}", "of_depth_1", 1.1, f"open and stat in a chain of {CHAIN}: as a multiple of depth 1"),
+    (
+        f"open and stat, chain of {CHAIN}",
+        "of_depth_1",
+        1.1,
+        f"open and stat in a chain of {CHAIN}: as a multiple of depth 1",
+    ),
     ("read_file 4 KiB", "p50_us", 300, "read_file of 4 KiB: p50, us"),
     ("write_file 4 KiB", "p50_us", 300, "write_file of 4 KiB: p50, us"),
-    ("live: longest pause in the captured process", "p50_us", 1500, "live snapshot of a python of 16 MB: pause of it, p50, us"),
-    ("live: fork of now, to the copy's answer", "p50_us", 3000, "live fork of a python of 16 MB, from its third on, to the copy's answer: p50, us"),
-    ("live: reset to a snapshot, with files", "p50_us", 1500, "reset of a python of 16 MB, with files: p50, us"),
-    ("live: reset to a snapshot, with files", "p99_us", 5000, "reset of a python of 16 MB, with files: p99, us"),
-    ("live: 100 forks of a snapshot at once, to all answers", "p50_us", 50000, "100 forks of a python of 16 MB to all answers: us"),
-    ("live: 1,000 clones of a warm python at once, to the last one at work", "p50_us", 500000, "1,000 clones of a python of 16 MB, to the last one at work: us"),
-    ("live: 1,000 forks alive, memory of each", "kib_each", 1024, "1,000 forks of a python of 16 MB, alive: memory of each, the kernel's included, KiB"),
-    ("live: bash and its children with pipes, fork of a snapshot, to its answer", "p50_us", 5000, "fork of bash and its children with pipes: p50, us"),
-    ("live: python of 300 MB, fork of a snapshot, to its answer", "p50_us", 3000, "fork of a python of 300 MB: p50, us"),
+    (
+        "live: longest pause in the captured process",
+        "p50_us",
+        1500,
+        "live snapshot of a python of 16 MB: pause of it, p50, us",
+    ),
+    (
+        "live: fork of now, to the copy's answer",
+        "p50_us",
+        3000,
+        "live fork of a python of 16 MB, from its third on, to the copy's answer: p50, us",
+    ),
+    (
+        "live: reset to a snapshot, with files",
+        "p50_us",
+        1500,
+        "reset of a python of 16 MB, with files: p50, us",
+    ),
+    (
+        "live: reset to a snapshot, with files",
+        "p99_us",
+        5000,
+        "reset of a python of 16 MB, with files: p99, us",
+    ),
+    (
+        "live: 100 forks of a snapshot at once, to all answers",
+        "p50_us",
+        50000,
+        "100 forks of a python of 16 MB to all answers: us",
+    ),
+    (
+        "live: 1,000 clones of a warm python at once, to the last one at work",
+        "p50_us",
+        500000,
+        "1,000 clones of a python of 16 MB, to the last one at work: us",
+    ),
+    (
+        "live: 1,000 forks alive, memory of each",
+        "kib_each",
+        1024,
+        "1,000 forks of a python of 16 MB, alive: memory of each, the kernel's included, KiB",
+    ),
+    (
+        "live: bash and its children with pipes, fork of a snapshot, to its answer",
+        "p50_us",
+        5000,
+        "fork of bash and its children with pipes: p50, us",
+    ),
+    (
+        "live: python of 300 MB, fork of a snapshot, to its answer",
+        "p50_us",
+        3000,
+        "fork of a python of 300 MB: p50, us",
+    ),
 ]
 
 
 def compile_program(build: Path, scratch: Path, project: Path) -> Path:
     program = scratch / "bench-sessions"
-    subprocess.run(["cc", "-std=gnu17", "-D_GNU_SOURCE", "-O2", "-Wall", "-Wextra", "-o", str(program), str(Path(__file__).with_suffix(".c")), f"-I{project / 'include'}",
-                    f"-L{build}", "-lrollbox", f"-Wl,-rpath,{build}"], check=True)
+    subprocess.run(
+        [
+            "cc",
+            "-std=gnu17",
+            "-D_GNU_SOURCE",
+            "-O2",
+            "-Wall",
+            "-Wextra",
+            "-o",
+            str(program),
+            str(Path(__file__).with_suffix(".c")),
+            f"-I{project / 'include'}",
+            f"-L{build}",
+            "-lrollbox",
+            f"-Wl,-rpath,{build}",
+        ],
+        check=True,
+    )
     return program
 
 
@@ -58,12 +141,20 @@ def _times(repeats: int, work: Callable[[], None], prepare: Optional[Callable[[]
 
 
 def _peers(identity: Any, directory: Path, tree: Path, prefix: List[str]) -> Dict[str, Any]:
-    """By commands, as a harness would; the ordinary user's need user namespaces for an overlay, so crun's rows are root's."""
+    """By commands, as a harness would; the ordinary user's need user namespaces for an overlay, so
+    crun's rows are root's."""
     rows: Dict[str, Any] = {}
     copy, copies = directory / "copy", directory / "copies"
 
     def call(*argv: str) -> None:
-        with identity.popen(list(argv), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, becomes=argv[0] == "unshare") as process:
+        with identity.popen(
+            list(argv),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            becomes=argv[0] == "unshare",
+        ) as process:
             problem = process.communicate()[1]
             if process.returncode:
                 raise RuntimeError(f"{' '.join(argv[:6])}: {problem.strip()[-300:]}")
@@ -81,13 +172,21 @@ def _peers(identity: Any, directory: Path, tree: Path, prefix: List[str]) -> Dic
         bound = words[:at] + ["--bind", str(copy), "/work"] + words[at:]
         # A harness keeps no process in bubblewrap: each command is a start.
         rows["bwrap: one command on a writable copy"] = _times(20, lambda: call(*bound))
-        rows["cp -r: fresh copy over 1,000 dirty files"] = _times(5, lambda: shell(f"rm -rf '{copy}' && cp -r '{tree}' '{copy}'"), dirty)
+        rows["cp -r: fresh copy over 1,000 dirty files"] = _times(
+            5, lambda: shell(f"rm -rf '{copy}' && cp -r '{tree}' '{copy}'"), dirty
+        )
 
         def restart() -> None:
             shell(f"rm -rf '{copy}' && cp -r '{tree}' '{copy}'")
             call(*bound)
         rows["bwrap + cp -r: reset, 1,000 dirty files, and a command in it"] = _times(5, restart, dirty)
-    rows[f"cp -r: {COPIES} copies of 1,000 files"] = _times(1, lambda: shell(f"mkdir '{copies}' && for i in $(seq {COPIES}); do cp -r '{tree}' '{copies}'/$i; done"), lambda: shell(f"rm -rf '{copies}'"))
+    rows[f"cp -r: {COPIES} copies of 1,000 files"] = _times(
+        1,
+        lambda: shell(
+            f"mkdir '{copies}' && for i in $(seq {COPIES}); do cp -r '{tree}' '{copies}'/$i; done"
+        ),
+        lambda: shell(f"rm -rf '{copies}'"),
+    )
     shell(f"rm -rf '{copies}'")
     if identity.uid or not shutil.which("crun"):
         return rows
@@ -124,7 +223,14 @@ sh({stop!r})
 print(json.dumps(rows))
 """)
     try:
-        done = subprocess.run((prefix or ["unshare", "--mount", "--propagation", "private"]) + ["python3", str(script)], capture_output=True, text=True, timeout=120, check=True)
+        done = subprocess.run(
+            (prefix or ["unshare", "--mount", "--propagation", "private"])
+            + ["python3", str(script)],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=True,
+        )
         rows.update(json.loads(done.stdout.splitlines()[-1]))
     except (subprocess.SubprocessError, ValueError, IndexError) as problem:
         rows["crun + overlay"] = {"failed": (getattr(problem, "stderr", "") or str(problem)).strip()[-300:]}
@@ -138,9 +244,19 @@ def _live(identity: Any, project: Path, repeats: int) -> Dict[str, Any]:
         python = project / venv / "bin" / "python"
         if not python.exists():
             continue
-        with identity.popen([str(python), str(project / "bench" / "live.py"), name, str(repeats)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        with identity.popen(
+            [str(python), str(project / "bench" / "live.py"), name, str(repeats)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as process:
             out, problem = process.communicate()
-        rows.update(json.loads(out) if process.returncode == 0 else {f"live: {name}": {"failed": problem.strip()[-300:]}})
+        rows.update(
+            json.loads(out)
+            if process.returncode == 0
+            else {f"live: {name}": {"failed": problem.strip()[-300:]}}
+        )
     return rows
 
 
@@ -151,7 +267,13 @@ def measure(identity: Any, program: Path, project: Path, repeats: int, prefix: L
     for number in range(FILES):
         (tree / f"f{number}").write_text(f"{number} " + "x" * 1000 + "\n")
     identity.own(directory)
-    with identity.popen([str(program), str(repeats), str(tree), str(CHAIN)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with identity.popen(
+        [str(program), str(repeats), str(tree), str(CHAIN)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
         out, problem = process.communicate()
         if process.returncode:
             return {"sessions": {"failed": problem.strip()[-500:]}}

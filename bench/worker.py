@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A contestant that is a Python library: takes the orders `latency N` and `burst N` of bench.c and answers as it does.
 
-    worker.py rollbox ARGV...     rollbox' Python package, a Sandbox used again and again
-    worker.py sandlock ARGV...    sandlock's, one Sandbox a run (a Sandbox holds one process), a new one each time, as in a rollout
+worker.py rollbox ARGV...     rollbox' Python package, a Sandbox used again and again
+worker.py sandlock ARGV...    sandlock's, one Sandbox a run (a Sandbox holds one process), a new one
+each time, as in a rollout
 """
 import os
 import shutil
@@ -26,13 +27,39 @@ def rollbox(argv: List[str]) -> Callable[[], None]:
 
 def sandlock(argv: List[str]) -> Callable[[], None]:
     from sandlock import Sandbox
-    # What rollbox's default policy grants, as far as it can be said there. (Its wheel has no command line, so the library is what there is.)
-    readable = [path for path in ("/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc", "/opt", "/proc", "/dev/null", "/dev/zero", "/dev/urandom") if os.path.exists(path)]
+
+    # What rollbox's default policy grants, as far as it can be said there. (Its wheel has no
+    # command line, so the library is what there is.)
+    readable = [
+        path
+        for path in (
+            "/usr",
+            "/bin",
+            "/sbin",
+            "/lib",
+            "/lib64",
+            "/etc",
+            "/opt",
+            "/proc",
+            "/dev/null",
+            "/dev/zero",
+            "/dev/urandom",
+        )
+        if os.path.exists(path)
+    ]
     denied = [path for path in ("/etc/shadow", "/etc/gshadow", "/etc/ssh") if os.path.exists(path)]
     private = tempfile.mkdtemp(prefix="bench-sandlock-")
 
     def run() -> None:
-        sandbox = Sandbox(fs_readable=readable, fs_writable=[private], fs_denied=denied, max_memory="512M", max_processes=64, max_open_files=4096, clean_env=True)
+        sandbox = Sandbox(
+            fs_readable=readable,
+            fs_writable=[private],
+            fs_denied=denied,
+            max_memory="512M",
+            max_processes=64,
+            max_open_files=4096,
+            clean_env=True,
+        )
         result = sandbox.run(argv)
         if result.exit_code:
             raise SystemExit(f"worker: {argv}: {result}")

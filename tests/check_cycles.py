@@ -1,11 +1,15 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""The files of one directory of src/ must not call each other in a circle, nor must the directories of src/. A sub-directory uses those below it alone.
+"""The files of one directory of src/ must not call each other in a circle, nor must the directories
+of src/. A sub-directory uses those below it alone.
 
-Arguments: the static archives, and the objects with main(). The graph comes from `nm`: file A points to file B if A uses a global
-symbol that B defines, and a sub-directory to that of B. An edge is part of a circle if there is also a way back from B to A. Such edges fail, except those listed in
+Arguments: the static archives, and the objects with main(). The graph comes from `nm`: file A
+points to file B if A uses a global
+symbol that B defines, and a sub-directory to that of B. An edge is part of a circle if there is
+also a way back from B to A. Such edges fail, except those listed in
 tests/cycles.txt. That list only gets shorter: an entry whose edge is gone, or is no longer part of a circle, fails too.
-With --shrink as first argument (`ninja -C build shrink-cycles`) the check removes these entries from the list. With --show
+With --shrink as first argument (`ninja -C build shrink-cycles`) the check removes these entries
+from the list. With --show
 (`ninja -C build show-cycles`) it prints the circles of each directory.
 """
 
@@ -22,7 +26,12 @@ MEMBER = re.compile(r"(?:.*[\[/:])?(src_[a-z0-9_]+\.c)\.o\]?:?$")
 
 def symbols(archives, *options):
     """Pairs of a source file and a symbol, from nm's listing of archives and objects."""
-    output = subprocess.run(["nm", *options, "--format=posix", "-A", *archives], capture_output=True, text=True, check=True).stdout
+    output = subprocess.run(
+        ["nm", *options, "--format=posix", "-A", *archives],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
     for line in output.splitlines():
         where, _, rest = line.partition(": ")
         match = MEMBER.match(where)
@@ -32,7 +41,10 @@ def symbols(archives, *options):
 
 def source_names():
     """Meson's flat object name -> the source's path. The path itself may contain underscores, so the tree decides."""
-    return {str(path.relative_to(ROOT)).replace("/", "_"): str(path.relative_to(ROOT)) for path in (ROOT / "src").rglob("*.c")}
+    return {
+        str(path.relative_to(ROOT)).replace("/", "_"): str(path.relative_to(ROOT))
+        for path in (ROOT / "src").rglob("*.c")
+    }
 
 
 def top_of(path):
@@ -40,7 +52,8 @@ def top_of(path):
 
 
 def read_graphs(archives):
-    """"src/X" -> {file -> set of the files below src/X that it uses}; and "src" -> {"src/X" -> set of the other directories}."""
+    """ "src/X" -> {file -> set of the files below src/X that it uses}; and "src" -> {"src/X" -> set
+    of the other directories}."""
     names = source_names()
     owners, anywhere, graphs, layers = {}, {}, {}, {}
     for source, symbol in symbols(archives, "--defined-only", "--extern-only"):
@@ -122,14 +135,22 @@ def main():
                 inside = {f"{node} -> {other}" for node in circle for other in graph[node] & circle}
                 edges |= inside
                 if mode == "--show":
-                    print(f"{top}: a circle of {len(circle)} of {len(graph)}, {len(inside)} edges: {' '.join(sorted(circle))}")
+                    print(
+                        f"{top}: a circle of {len(circle)} of {len(graph)}, {len(inside)} edges: {' '.join(sorted(circle))}"
+                    )
     if mode == "--show":
         return
     if mode == "--shrink":
         LIST.write_text("".join(line + "\n" for line in lines if line.strip() not in allowed or line.strip() in edges))
         return
-    problems += [f"{edge}: this edge closes a circle (`ninja -C build show-cycles` lists the circles)" for edge in sorted(edges - allowed)]
-    problems += [f"tests/cycles.txt: {edge} is listed but is no longer part of a circle (`ninja -C build shrink-cycles` removes it)" for edge in sorted(allowed - edges)]
+    problems += [
+        f"{edge}: this edge closes a circle (`ninja -C build show-cycles` lists the circles)"
+        for edge in sorted(edges - allowed)
+    ]
+    problems += [
+        f"tests/cycles.txt: {edge} is listed but is no longer part of a circle (`ninja -C build shrink-cycles` removes it)"
+        for edge in sorted(allowed - edges)
+    ]
     finish(problems)
 
 

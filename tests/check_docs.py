@@ -18,7 +18,15 @@ MAX_LINES = 250
 MAX_COLUMNS = 120
 README_LINES = 150
 README_WORDS = 30
-PROJECT = ["README.md", "HACKING.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "examples/README.md", "bench/README.md"]
+PROJECT = [
+    "README.md",
+    "HACKING.md",
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "SECURITY.md",
+    "examples/README.md",
+    "bench/README.md",
+]
 # Pages written before these rules: rewrite them, and remove their line.
 TOO_LONG: set = set()
 TOO_WIDE: set = set()
@@ -66,7 +74,10 @@ def check_size(path, problems):
     lines = len(text.splitlines())
     if (lines > MAX_LINES) != (name(path) in TOO_LONG):
         known = name(path) in TOO_LONG
-        problems.append(f"{name(path)}: {lines} lines; " + ("remove it from TOO_LONG" if known else f"split it: at most {MAX_LINES}"))
+        problems.append(
+            f"{name(path)}: {lines} lines; "
+            + ("remove it from TOO_LONG" if known else f"split it: at most {MAX_LINES}")
+        )
     wide, comment = [], False
     for number, line in enumerate(text.splitlines(), 1):
         comment = comment or line.startswith("<!--")
@@ -75,7 +86,10 @@ def check_size(path, problems):
         comment = comment and "-->" not in line
     if bool(wide) != (name(path) in TOO_WIDE):
         known = name(path) in TOO_WIDE
-        problems.append(f"{name(path)}" + (": remove it from TOO_WIDE" if known else f":{wide[0]}: over {MAX_COLUMNS} columns"))
+        problems.append(
+            f"{name(path)}"
+            + (": remove it from TOO_WIDE" if known else f":{wide[0]}: over {MAX_COLUMNS} columns")
+        )
 
 
 def check_readme(problems):
@@ -89,7 +103,9 @@ def check_readme(problems):
         if whole and paragraph:
             for sentence in re.split(r"(?<=[.!?:])\s+", " ".join(paragraph)):
                 if len(sentence.split()) > README_WORDS:
-                    problems.append(f"README.md:{begun}: a sentence of {len(sentence.split())} words: {sentence[:60]}...")
+                    problems.append(
+                        f"README.md:{begun}: a sentence of {len(sentence.split())} words: {sentence[:60]}..."
+                    )
             paragraph = []
         if line.strip() and not line.startswith(("#", "|", "![")):
             begun = begun if paragraph else number
@@ -100,7 +116,14 @@ def check_mentions(problems):
     """Pages that sources, man pages and other files name."""
     files = [*sources(".c", ".h", ".py", ".build", ".sh"), *sorted((ROOT / "man").glob("*.scd")), ROOT / "Makefile"]
     for path in files:
-        for page in sorted(set(re.findall(r"(?<![\w/])docs/[\w/.-]+\.(?:md|svg|json)", path.read_text().replace("_docs/", "docs/")))):
+        for page in sorted(
+            set(
+                re.findall(
+                    r"(?<![\w/])docs/[\w/.-]+\.(?:md|svg|json)",
+                    path.read_text().replace("_docs/", "docs/"),
+                )
+            )
+        ):
             if not (ROOT / page).exists():
                 problems.append(f"{name(path)}: there is no {page}")
 
@@ -115,7 +138,11 @@ def main():
             check_links(path, problems)
     check_readme(problems)
     check_mentions(problems)
-    chart = subprocess.run([sys.executable, "-B", str(ROOT / "bench/chart.py"), "--check"], capture_output=True, text=True)
+    chart = subprocess.run(
+        [sys.executable, "-B", str(ROOT / "bench/chart.py"), "--check"],
+        capture_output=True,
+        text=True,
+    )
     problems += chart.stdout.splitlines() + chart.stderr.splitlines()
     finish(problems)
 

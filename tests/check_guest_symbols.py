@@ -1,8 +1,10 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""What the code that runs inside sandboxes, between clone and exec, calls from outside itself must be in tests/guest_symbols.txt.
+"""What the code that runs inside sandboxes, between clone and exec, calls from outside itself must
+be in tests/guest_symbols.txt.
 
-Arguments: the archives and objects of the guest layer. The list has the names that musl has; glibc's "open64" is "open" there. A symbol that is listed
+Arguments: the archives and objects of the guest layer. The list has the names that musl has;
+glibc's "open64" is "open" there. A symbol that is listed
 and no longer used is a problem too, so the list stays a true account.
 """
 
@@ -16,7 +18,12 @@ LIST = ROOT / "tests/guest_symbols.txt"
 
 def symbols(*options):
     found = set()
-    output = subprocess.run(["nm", *options, "--format=posix", *sys.argv[1:]], capture_output=True, text=True, check=True).stdout
+    output = subprocess.run(
+        ["nm", *options, "--format=posix", *sys.argv[1:]],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
     for line in output.splitlines():
         words = line.split()
         if len(words) >= 2 and not line.endswith(":"):
@@ -34,8 +41,15 @@ def main():
     used -= {"_GLOBAL_OFFSET_TABLE_", "__stack_chk_fail", "memcpy", "memset", "memmove", "memcmp", "strlen"}
     # restore.c does nothing with glibc. What it refers to tells which of the two this is.
     uses_musl = bool(used & {"__ehdr_start"})
-    problems = [f"tests/guest_symbols.txt: {symbol} is used by the guest layer but not allowed" for symbol in sorted(used - allowed)]
-    problems += [f"tests/guest_symbols.txt: {symbol} is listed but no longer used" for symbol in sorted(allowed - used) if symbol not in with_musl or uses_musl]
+    problems = [
+        f"tests/guest_symbols.txt: {symbol} is used by the guest layer but not allowed"
+        for symbol in sorted(used - allowed)
+    ]
+    problems += [
+        f"tests/guest_symbols.txt: {symbol} is listed but no longer used"
+        for symbol in sorted(allowed - used)
+        if symbol not in with_musl or uses_musl
+    ]
     finish(problems)
 
 

@@ -1,6 +1,7 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""The unit harness reports what it must: failures of every kind, also in forked children; skips, and when they are failures. Argument: unit-harness."""
+"""The unit harness reports what it must: failures of every kind, also in forked children; skips,
+and when they are failures. Argument: unit-harness."""
 
 import os
 import subprocess
@@ -22,7 +23,12 @@ BAD = {
 
 def run(case, **variables):
     environment = {key: value for key, value in os.environ.items() if not key.startswith("ROLLBOX_MUST_WORK")}
-    done = subprocess.run([sys.argv[1], case], capture_output=True, text=True, env={**environment, "HARNESS_BAD": "1", **variables})
+    done = subprocess.run(
+        [sys.argv[1], case],
+        capture_output=True,
+        text=True,
+        env={**environment, "HARNESS_BAD": "1", **variables},
+    )
     return done.returncode, done.stdout
 
 

@@ -1,18 +1,39 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""A layer includes its own and lower layers only (see HACKING.md); what it includes from src/ is named from there ("base/buf.h"), and exists."""
+"""A layer includes its own and lower layers only (see HACKING.md); what it includes from src/ is
+named from there ("base/buf.h"), and exists."""
 
 import re
 import sys
 
 from structure import ROOT, finish, name, sources
 
-LEVEL = {"base": 0, "sys": 1, "loop": 1, "image": 1, "policy": 2, "guest": 2, "net": 3, "store": 3, "dump": 3, "record": 3, "engine": 4, "egress_tls": 4, "egress": 4, "client": 5, "build": 6, "cli": 6, "http_client": 6, "serve": 6}
+LEVEL = {
+    "base": 0,
+    "sys": 1,
+    "loop": 1,
+    "image": 1,
+    "policy": 2,
+    "guest": 2,
+    "net": 3,
+    "store": 3,
+    "dump": 3,
+    "record": 3,
+    "engine": 4,
+    "egress_tls": 4,
+    "egress": 4,
+    "client": 5,
+    "build": 6,
+    "cli": 6,
+    "http_client": 6,
+    "serve": 6,
+}
 
 # The guest carries out what the policy compiled: the plan's format is the one thing that two layers of one level share.
 ALSO = {"guest": {"policy/plan.h"}}
 
-# The directories of a layer that has any, lowest first: a file includes from its own and those before it. The layer's own directory is
+# The directories of a layer that has any, lowest first: a file includes from its own and those
+# before it. The layer's own directory is
 # the lowest, and all that other layers may include from.
 DIRECTORIES = {
     "guest": ["", "det", "layers", "template", "restore", "init", "launcher"],
@@ -26,7 +47,8 @@ INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"')
 
 
 def directory_problem(layer, parts, wanted):
-    """What is wrong with including `wanted`, of a layer with directories, from the file at `parts` (below src/); None: nothing."""
+    """What is wrong with including `wanted`, of a layer with directories, from the file at `parts`
+    (below src/); None: nothing."""
     other, *middle = wanted.split("/")[:-1]
     if other not in DIRECTORIES:
         return None
@@ -39,7 +61,11 @@ def directory_problem(layer, parts, wanted):
     order = DIRECTORIES[other]
     if own not in order:
         return f"src/{layer}/{own} is not a directory that {__file__} knows"
-    return f"src/{layer}/{own} includes {wanted}, of a directory above it" if order.index(target) > order.index(own) else None
+    return (
+        f"src/{layer}/{own} includes {wanted}, of a directory above it"
+        if order.index(target) > order.index(own)
+        else None
+    )
 
 
 def main():
@@ -57,9 +83,13 @@ def main():
             wanted = match.group(1)
             other = wanted.split("/")[0]
             if not (ROOT / "src" / wanted).is_file():
-                problems.append(f'{name(path)}:{number}: src/{wanted} does not exist (included files are named from src/)')
+                problems.append(
+                    f'{name(path)}:{number}: src/{wanted} does not exist (included files are named from src/)'
+                )
             elif other != layer and LEVEL.get(other, 99) >= LEVEL[layer] and wanted not in ALSO.get(layer, ()):
-                problems.append(f"{name(path)}:{number}: {layer} (L{LEVEL[layer]}) includes {wanted} (L{LEVEL.get(other, 99)})")
+                problems.append(
+                    f"{name(path)}:{number}: {layer} (L{LEVEL[layer]}) includes {wanted} (L{LEVEL.get(other, 99)})"
+                )
             elif problem := directory_problem(layer, parts, wanted):
                 problems.append(f"{name(path)}:{number}: {problem}")
     for path in sources(".h", below=("include",)):

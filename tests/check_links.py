@@ -1,6 +1,7 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""Every archive of src/ links with those of lower layers and lower directories alone, so a part never needs one above it.
+"""Every archive of src/ links with those of lower layers and lower directories alone, so a part
+never needs one above it.
 
 Arguments: the command of the compiler and its options, "--libraries" and the other libraries, "--archives" and the
 archives as NAME=PATH. Each archive is linked as a whole, into a program without any code of its own.
@@ -15,7 +16,8 @@ from pathlib import Path
 from check_layers import DIRECTORIES, LEVEL
 from structure import finish
 
-# store_work is the part of src/store that rollbox-store and rollbox-build have, above the other one. rollbox-init has the guest
+# store_work is the part of src/store that rollbox-store and rollbox-build have, above the other
+# one. rollbox-init has the guest
 # layer, and the base layer compiled for it.
 PARTS = {"store_work": ("store", 1), "guest_base": ("base", 0)}
 IN_ONE_PROGRAM = {"store_work", "guest", "guest_base"}

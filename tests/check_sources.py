@@ -1,6 +1,7 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""Every source, test, fuzz target, man page and Python module is in the list of the meson.build that builds or installs it; none is forgotten."""
+"""Every source, test, fuzz target, man page and Python module is in the list of the meson.build
+that builds or installs it; none is forgotten."""
 
 from structure import ROOT, finish, name, sources
 
@@ -8,8 +9,18 @@ LISTS = [
     ("src", ".c", "meson.build", lambda path: name(path)),
     ("python/rollbox", ".py", "meson.build", lambda path: name(path)),
     ("man", ".scd", "man/meson.build", lambda path: path.name),
-    ("tests/unit", ".c", "tests/meson.build", lambda path: path.stem.replace("test_", "") if path.stem != "test" else "unit/test.c"),
-    ("tests/fuzz", ".c", "tests/fuzz/meson.build", lambda path: path.stem.replace("fuzz_", "") if path.stem != "replay" else "replay.c"),
+    (
+        "tests/unit",
+        ".c",
+        "tests/meson.build",
+        lambda path: path.stem.replace("test_", "") if path.stem != "test" else "unit/test.c",
+    ),
+    (
+        "tests/fuzz",
+        ".c",
+        "tests/fuzz/meson.build",
+        lambda path: path.stem.replace("fuzz_", "") if path.stem != "replay" else "replay.c",
+    ),
 ]
 
 

@@ -70,7 +70,12 @@ def main():
     tracked = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True)
     for entry in tracked.stdout.split("\0") if tracked.returncode == 0 else []:
         path = ROOT / entry
-        if path.suffix in (".c", ".h", ".py", ".md", ".scd", ".build", ".toml", ".json", ".txt", ".sh") and path.is_file() and path.parts[-1] != "check_style.py":
+        if (
+            path.suffix
+            in (".c", ".h", ".py", ".md", ".scd", ".build", ".toml", ".json", ".txt", ".sh")
+            and path.is_file()
+            and path.parts[-1] != "check_style.py"
+        ):
             for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1):
                 match = HOME.search(line)
                 if match and match.group(1).startswith("work"):

@@ -9,12 +9,22 @@ import zipfile
 from pathlib import Path
 
 FLOOR = (2, 28)
-PROGRAMS = ("data/libexec/rollbox/rollbox-build", "data/libexec/rollbox/rollbox-egress", "data/libexec/rollbox/rollbox-egress-tls", "data/libexec/rollbox/rollbox-engine", "data/libexec/rollbox/rollbox-init", "data/libexec/rollbox/rollbox-store", "scripts/rollbox")
+PROGRAMS = (
+    "data/libexec/rollbox/rollbox-build",
+    "data/libexec/rollbox/rollbox-egress",
+    "data/libexec/rollbox/rollbox-egress-tls",
+    "data/libexec/rollbox/rollbox-engine",
+    "data/libexec/rollbox/rollbox-init",
+    "data/libexec/rollbox/rollbox-store",
+    "scripts/rollbox",
+)
 
 
 def needs(path):
     """The versions of glibc that an ELF file names, and the libraries it loads."""
-    symbols = subprocess.run(["objdump", "-T", str(path)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True).stdout
+    symbols = subprocess.run(
+        ["objdump", "-T", str(path)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ).stdout
     header = subprocess.run(["objdump", "-p", str(path)], stdout=subprocess.PIPE, text=True, check=True).stdout
     versions = {tuple(map(int, version.split("."))) for version in re.findall(r"GLIBC_([0-9.]+)", symbols)}
     return versions, re.findall(r"NEEDED +(\S+)", header)

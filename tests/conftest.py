@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """What all pytest tests have in common: which programs they test, time limits, and skips that must say what they need.
 
-ROLLBOX_BUILD is the directory of the programs (default: build/). A skip whose reason begins with "needs WORD" is for something that the machine lacks: with
-ROLLBOX_MUST_WORK=1 it is a failure, unless the word is in ROLLBOX_MUST_WORK_EXCEPT, as for the unit tests. Another skip says why a test does not apply.
+ROLLBOX_BUILD is the directory of the programs (default: build/). A skip whose reason begins with
+"needs WORD" is for something that the machine lacks: with
+ROLLBOX_MUST_WORK=1 it is a failure, unless the word is in ROLLBOX_MUST_WORK_EXCEPT, as for the unit
+tests. Another skip says why a test does not apply.
 """
 
 import faulthandler
@@ -21,17 +23,26 @@ BUILD = Path(os.environ.get("ROLLBOX_BUILD", Path(__file__).resolve().parent.par
 os.environ.setdefault("ROLLBOX_BUILD", str(BUILD))
 
 
-said_at_last = None             # standard error as it is while nothing is captured: what is captured is lost where a run ends at once
+# standard error as it is while nothing is captured: what is captured is lost where a run ends at
+# once
+said_at_last = None
 
 
 def pytest_configure(config):
     global said_at_last
     said_at_last = os.fdopen(os.dup(2), "w")
     config.addinivalue_line("markers", "timeout_s(seconds): a time limit other than the usual 120 s")
-    config.addinivalue_line("markers", "long: takes ten seconds or more, computing or waiting: workers begin with those, so that none of them is alone at the end")
-    config.addinivalue_line("markers", "once: proves the same for each user and each mask; left out where ROLLBOX_TEST_AGAIN=1")
+    config.addinivalue_line(
+        "markers",
+        "long: takes ten seconds or more, computing or waiting: workers begin with those, so that none of them is alone at the end",
+    )
+    config.addinivalue_line(
+        "markers",
+        "once: proves the same for each user and each mask; left out where ROLLBOX_TEST_AGAIN=1",
+    )
     config.addinivalue_line("markers", "masked: runs again with kernel features masked")
-    # A shell's background job ignores the first two and nohup's the third, and so would all that is started here, to which some tests send them.
+    # A shell's background job ignores the first two and nohup's the third, and so would all that is
+    # started here, to which some tests send them.
     for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
         if signal.getsignal(number) == signal.SIG_IGN:
             signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
@@ -48,7 +59,8 @@ def pytest_collection_modifyitems(config, items):
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
-    """Gives each test to the next free worker. One worker gets all tests of a file of TOGETHER, because they share a fixture of hundreds of runs, which each worker would repeat."""
+    """Gives each test to the next free worker. One worker gets all tests of a file of TOGETHER,
+    because they share a fixture of hundreds of runs, which each worker would repeat."""
     from xdist.scheduler import LoadScopeScheduling
 
     class Scheduling(LoadScopeScheduling):
@@ -58,7 +70,11 @@ def pytest_xdist_make_scheduler(config, log):
 
         def remove_node(self, node):
             """What a dead worker has done already is no work: one that is given a unit without tests waits for ever."""
-            self.assigned_work[node] = {scope: unit for scope, unit in self.assigned_work[node].items() if not all(unit.values())}
+            self.assigned_work[node] = {
+                scope: unit
+                for scope, unit in self.assigned_work[node].items()
+                if not all(unit.values())
+            }
             return super().remove_node(node)
 
         def _reschedule(self, node):
@@ -83,7 +99,8 @@ def pytest_runtest_call(item):
 
     before = signal.signal(signal.SIGALRM, expired)
     signal.setitimer(signal.ITIMER_REAL, limit, AGAIN_S)
-    # A call into C that never returns is not interrupted by the handler above: show where everybody is, and end the run.
+    # A call into C that never returns is not interrupted by the handler above: show where everybody
+    # is, and end the run.
     faulthandler.dump_traceback_later(limit + 60, exit=True, file=said_at_last)
     yield
     faulthandler.cancel_dump_traceback_later()

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the structure checks (check_*.py) share: the tree, and how to end. Standard library only: they run before anything is installed."""
+"""What the structure checks (check_*.py) share: the tree, and how to end. Standard library only:
+they run before anything is installed."""
 
 import sys
 from pathlib import Path
@@ -15,7 +16,11 @@ def sources(*suffixes, below=("include", "src", "python", "tests", "bench", "too
     for top in below:
         for path in sorted((ROOT / top).rglob("*")):
             parts = path.relative_to(ROOT).parts
-            if path.suffix in suffixes and path.is_file() and not any(part in FOREIGN or part.startswith("build") for part in parts):
+            if (
+                path.suffix in suffixes
+                and path.is_file()
+                and not any(part in FOREIGN or part.startswith("build") for part in parts)
+            ):
                 yield path
 
 

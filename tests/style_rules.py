@@ -15,6 +15,7 @@ from structure import ROOT, name, sources
 ALLOWED = ROOT / "tests/style_allowed.json"
 GLOSSARY = ROOT / "docs/glossary.md"
 MAX_COLUMNS = 100
+MAX_PYTHON_COLUMNS = 120
 MAX_TERNARIES = 1
 MAX_CONDITIONS = 4
 MAX_FIELDS = 25
@@ -188,8 +189,19 @@ def find_structs():
     return large, flagged
 
 
+def find_python_lines():
+    """Lines of Python that are too long: {file: [where]}. Most are programs and texts of tests."""
+    long = {}
+    for path in sources(".py"):
+        for number, line in enumerate(path.read_text().splitlines(), 1):
+            if len(line) > MAX_PYTHON_COLUMNS:
+                long.setdefault(name(path), []).append(f"line {number}")
+    return long
+
+
 RULES = {
     "columns": f"lines of more than {MAX_COLUMNS} columns (make format)",
+    "python columns": f"lines of more than {MAX_PYTHON_COLUMNS} columns",
     "conditions": f"lines with more than {MAX_TERNARIES} ternary or {MAX_CONDITIONS} of && and ||",
     "words": "words that docs/glossary.md does not use",
     "names": "names of tests that say no subject and expectation (test_fork_keeps_open_pipes)",
@@ -201,7 +213,13 @@ RULES = {
 def measure():
     """({rule: {where: count}}, {rule: {where: what was found}})"""
     long, dense = find_lines()
-    details = {"columns": long, "conditions": dense, "words": find_words(), "names": find_names()}
+    details = {
+        "columns": long,
+        "python columns": find_python_lines(),
+        "conditions": dense,
+        "words": find_words(),
+        "names": find_names(),
+    }
     counts = {rule: {key: len(hits) for key, hits in found.items()} for rule, found in details.items()}
     counts["fields"], counts["booleans"] = find_structs()
     return counts, details

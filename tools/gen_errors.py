@@ -1,9 +1,10 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""Makes docs/reference/errors.md and python/rollbox/_core/errors.py from the table ROLLBOX_ERRORS in include/rollbox/rollbox.h.
+"""Makes docs/reference/errors.md and python/rollbox/_core/errors.py from the table ROLLBOX_ERRORS
+in include/rollbox/rollbox.h.
 
-    tools/gen_errors.py             writes both
-    tools/gen_errors.py --check     writes nothing; exit status 1 if one of them is not what it would write
+tools/gen_errors.py             writes both
+tools/gen_errors.py --check     writes nothing; exit status 1 if one of them is not what it would write
 """
 
 import re
@@ -148,7 +149,10 @@ Programs may rely on the code. The stage and the message are for people.
 
 
 def table():
-    rows = [(name, int(number), int(http), python, text) for name, number, http, python, text in ROW.findall(HEADER.read_text())]
+    rows = [
+        (name, int(number), int(http), python, text)
+        for name, number, http, python, text in ROW.findall(HEADER.read_text())
+    ]
     if not rows:
         sys.exit(f"{HEADER}: no table ROLLBOX_ERRORS")
     for what in (BASES, ADVICE):
@@ -202,7 +206,10 @@ def make_docs(rows):
 def main():
     rows = table()
     stale = 0
-    for path, text in ((ROOT / "python/rollbox/_core/errors.py", make_python(rows)), (ROOT / "docs/reference/errors.md", make_docs(rows))):
+    for path, text in (
+        (ROOT / "python/rollbox/_core/errors.py", make_python(rows)),
+        (ROOT / "docs/reference/errors.md", make_docs(rows)),
+    ):
         if path.exists() and path.read_text() == text:
             continue
         if "--check" in sys.argv[1:]:

@@ -1,15 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
 """The program of a warm interpreter: it waits for its code, and then behaves as if it had just been started with it.
 
-Built into init (command.c). The engine (python_zygote.c) runs it as `python3 -c`, in a namespace of its own with builtins of its own, so that no name that the program sets changes these functions. `space` is the
-namespace of `__main__`, which is the program's. The program finds there and in tracebacks the same as without a warm interpreter; the frames below its own are the only traces. All objects that exist before the program
+Built into init (command.c). The engine (python_zygote.c) runs it as `python3 -c`, in a namespace of
+its own with builtins of its own, so that no name that the program sets changes these functions.
+`space` is the
+namespace of `__main__`, which is the program's. The program finds there and in tracebacks the same
+as without a warm interpreter; the frames below its own are the only traces. All objects that exist
+before the program
 comes are hidden from the garbage collector (gc.freeze), so that no collection touches, and so copies, all of them.
 
-Descriptor 3 delivers the words of the command line after `python3`: `-c`, code, arguments; or a file's name and arguments. With no words it is a trial: it waits again before its end, to be inspected. A program that
-cannot be compiled is left to an interpreter that is started from scratch, whose error texts are the right ones. Where runs must repeat and no image exists yet, this program also serves cold starts, with the words at
-hand and no reader of its ready message (descriptor 4). So nothing here may depend on which of the two it is, not even the order of allocations.
+Descriptor 3 delivers the words of the command line after `python3`: `-c`, code, arguments; or a
+file's name and arguments. With no words it is a trial: it waits again before its end, to be
+inspected. A program that
+cannot be compiled is left to an interpreter that is started from scratch, whose error texts are the
+right ones. Where runs must repeat and no image exists yet, this program also serves cold starts,
+with the words at
+hand and no reader of its ready message (descriptor 4). So nothing here may depend on which of the
+two it is, not even the order of allocations.
 
-Modules of the standard library that many programs import first are imported before the wait and moved from `sys.modules` to `preloaded`. A program that imports one gets that module and those that it needs, in the order in which they would have been imported, if each equals what the import would find and execute.
+Modules of the standard library that many programs import first are imported before the wait and
+moved from `sys.modules` to `preloaded`. A program that imports one gets that module and those that
+it needs, in the order in which they would have been imported, if each equals what the import would
+find and execute.
 """
 
 import _warnings
@@ -18,7 +30,9 @@ from _io import BufferedReader, BytesIO, StringIO
 from _weakref import CallableProxyType, ProxyType, ReferenceType
 from posix import _exit, access, close, environ, execve, getcwd, open, pipe, read, stat, write
 
-built_in = sys.modules["_frozen_importlib"]._builtin_from_name  # an import that waits for nobody: import's locks look at the clock, and a virtual one would tell
+built_in = (
+    sys.modules["_frozen_importlib"]._builtin_from_name
+)  # an import that waits for nobody: import's locks look at the clock, and a virtual one would tell
 atexit, gc = built_in("atexit"), built_in("gc")
 space = globals()["space"]
 modules, out, err = sys.modules, sys.stdout, sys.stderr
@@ -26,24 +40,68 @@ MOST_LISTED = 500  # names in a directory
 MOST = 50000  # objects that are looked at: more take longer than the end does
 TRIAL = "class A:\n    def f(self, x): return [x, {str(x): (x,)}]\ntry:\n    print(A().f(5), sum(range(99)), sorted('ba'), f'{0.5:.3}')\nexcept ValueError: pass\n"
 BUILT_IN = frozenset(sys.builtin_module_names)
-# Ways of a program to notice a warm interpreter: a program that names one of these gets an interpreter that is started from scratch.
-WATCHERS = ("audit", "settrace", "setprofile", "monitoring", "tracemalloc", "faulthandler", "interpreters", "_ctypes", "ctypes", "pdb", "bdb", "breakpoint", "__subclasses__")
-# Modules in C whose objects do nothing more at their end than their types say. Others do: a dbm is written when it is freed, a library has buffers of its own.
-HARMLESS = frozenset("_asyncio _bz2 _contextvars _crypt _decimal _hashlib _json _lzma _multiprocessing _opcode _posixshmem _queue _ssl _statistics _typing _uuid _zoneinfo array binascii cmath fcntl grp math mmap "
-                     "pyexpat resource select termios unicodedata zlib _abc _ast _codecs _collections _functools _imp _io _locale _operator _signal _sre _stat _string _symtable _thread _tokenize _warnings _weakref atexit errno itertools "
-                     "marshal posix pwd spwd sys time _bisect _blake2 _csv _datetime _elementtree _heapq _md5 _pickle _posixsubprocess _random _sha1 _sha2 _sha256 _sha3 _sha512 _socket _struct".split())
+# Ways of a program to notice a warm interpreter: a program that names one of these gets an
+# interpreter that is started from scratch.
+WATCHERS = (
+    "audit",
+    "settrace",
+    "setprofile",
+    "monitoring",
+    "tracemalloc",
+    "faulthandler",
+    "interpreters",
+    "_ctypes",
+    "ctypes",
+    "pdb",
+    "bdb",
+    "breakpoint",
+    "__subclasses__",
+)
+# Modules in C whose objects do nothing more at their end than their types say. Others do: a dbm is
+# written when it is freed, a library has buffers of its own.
+HARMLESS = frozenset(
+    "_asyncio _bz2 _contextvars _crypt _decimal _hashlib _json _lzma _multiprocessing _opcode _posixshmem _queue _ssl _statistics _typing _uuid _zoneinfo array binascii cmath fcntl grp math mmap "
+    "pyexpat resource select termios unicodedata zlib _abc _ast _codecs _collections _functools _imp _io _locale _operator _signal _sre _stat _string _symtable _thread _tokenize _warnings _weakref atexit errno itertools "
+    "marshal posix pwd spwd sys time _bisect _blake2 _csv _datetime _elementtree _heapq _md5 _pickle _posixsubprocess _random _sha1 _sha2 _sha256 _sha3 _sha512 _socket _struct".split()
+)
 FINALIZER = "__del__"
-bases_of, names_of, told_of = type.__dict__["__mro__"].__get__, type.__dict__["__dict__"].__get__, ReferenceType.__dict__.get("__callback__")
+bases_of, names_of, told_of = (
+    type.__dict__["__mro__"].__get__,
+    type.__dict__["__dict__"].__get__,
+    ReferenceType.__dict__.get("__callback__"),
+)
 objects, callbacks, references = gc.get_objects, atexit._ncallbacks, sys.getrefcount
 filters = list(_warnings.filters)
 bootstrap, external = modules["_frozen_importlib"], modules["_frozen_importlib_external"]
 PRELOADED = ("typing",)  # with what it needs: collections, contextlib, enum, functools, operator, re, types and more
-preloaded, things, stamps, beside = set(), {}, {}, {}  # names of the preloaded modules not imported yet; modules by name; their files; those that lie beside each other in the library
-needs = {"": []}  # by name, in this order: a file that is read, as (); what is imported as it is executed; (what is under way itself then); what it puts into sys.modules; None is what cannot be imported
-taken, sure, in_place, filler = set(), set(), [], []  # to be executed, and have been; looked at already; what imports go by
+preloaded, things, stamps, beside = (
+    set(),
+    {},
+    {},
+    {},
+# names of the preloaded modules not imported yet; modules by name; their files; those that lie
+# beside each other in the library
+)
+needs = {
+    "": []
+# by name, in this order: a file that is read, as (); what is imported as it is executed; (what is
+# under way itself then); what it puts into sys.modules; None is what cannot be imported
+}
+taken, sure, in_place, filler = (
+    set(),
+    set(),
+    [],
+    [],
+)  # to be executed, and have been; looked at already; what imports go by
 quick = sys.argv[1:] == ["quick"]  # no clock of its own tells how often it was looked at
 threads = modules["_thread"]._count
-undoing = [(gc.unfreeze,), (preloaded.clear,), (things.clear,), (stamps.clear,), (taken.clear,)]  # what is to be done before the end, if there is more to it than to be gone
+undoing = [
+    (gc.unfreeze,),
+    (preloaded.clear,),
+    (things.clear,),
+    (stamps.clear,),
+    (taken.clear,),
+]  # what is to be done before the end, if there is more to it than to be gone
 
 
 # ---- preloaded modules
@@ -73,7 +131,8 @@ def is_part(name, of, visited):
 
 
 def shelve():
-    """Imports them without locks (those of files included), which look at the clock; notes who needs whom; and takes all of it out of sight again."""
+    """Imports them without locks (those of files included), which look at the clock; notes who
+    needs whom; and takes all of it out of sight again."""
     builtins, cache, path = modules["builtins"], dict(sys.path_importer_cache), list(sys.path)
     original, before, seen, under_way = builtins.__import__, set(modules), set(modules), set()
 
@@ -168,24 +227,45 @@ def shelve():
 def is_found(name, spec):
     """Would an import execute the very file that was, and leave nothing behind?"""
     mine, known = stamps[name]
-    if spec is None or type(spec.loader) is not type(mine.loader) or spec.origin != mine.origin or spec.cached != mine.cached or stamp(spec.origin, spec.cached) != known:
+    if (
+        spec is None
+        or type(spec.loader) is not type(mine.loader)
+        or spec.origin != mine.origin
+        or spec.cached != mine.cached
+        or stamp(spec.origin, spec.cached) != known
+    ):
         return False
     if needs[name].count(()) < 2 or sys.dont_write_bytecode:
         return True
     directory = spec.cached.rpartition("/")[0]
-    return not access(directory, 2) and not access(directory.rpartition("/")[0], 2)  # it was compiled, and cannot be written down
+    return not access(directory, 2) and not access(
+        directory.rpartition("/")[0], 2
+    )  # it was compiled, and cannot be written down
 
 
 def search():
     """What finds a file in the library, by which loaders, and what it is compiled to."""
     finder = sys.path_importer_cache.get(library)
-    return finder, getattr(finder, "_loaders", None), vars(external.FileFinder).get("find_spec"), vars(external.PathFinder).get("find_spec"), sys.pycache_prefix, sys.implementation.cache_tag
+    return (
+        finder,
+        getattr(finder, "_loaders", None),
+        vars(external.FileFinder).get("find_spec"),
+        vars(external.PathFinder).get("find_spec"),
+        sys.pycache_prefix,
+        sys.implementation.cache_tag,
+    )
 
 
 def is_as_listed():
-    """Would what is beside each other in the library be found there? It is if nothing that is searched before has such a name, and the library has no others than it had."""
+    """Would what is beside each other in the library be found there? It is if nothing that is
+    searched before has such a name, and the library has no others than it had."""
     try:
-        if type(sys.path) is not list or type(sys.path_importer_cache) is not dict or search() != searched or stamp(library) != listed:
+        if (
+            type(sys.path) is not list
+            or type(sys.path_importer_cache) is not dict
+            or search() != searched
+            or stamp(library) != listed
+        ):
             return False
         for entry in sys.path:
             where = type(entry) is str and (entry or getcwd())
@@ -196,7 +276,11 @@ def is_as_listed():
                 return True
             if finder is None:
                 continue
-            if type(finder) is not external.FileFinder or stat(finder.path).st_mtime != finder._path_mtime or len(finder._path_cache) > MOST_LISTED:
+            if (
+                type(finder) is not external.FileFinder
+                or stat(finder.path).st_mtime != finder._path_mtime
+                or len(finder._path_cache) > MOST_LISTED
+            ):
                 return False
             for name in finder._path_cache:
                 if name.partition(".")[0] in beside:
@@ -223,7 +307,12 @@ def is_complete(name, visited, as_listed):
                 found = stamp(*beside[need]) == stamps[need][1]
             else:
                 parent = need.rpartition(".")[0]
-                found = is_found(need, external.PathFinder.find_spec(need, vars(things[parent])["__path__"] if parent else None))
+                found = is_found(
+                    need,
+                    external.PathFinder.find_spec(
+                        need, vars(things[parent])["__path__"] if parent else None
+                    ),
+                )
             if not found or not is_complete(need, visited, as_listed):
                 return False
     return True
@@ -232,7 +321,12 @@ def is_complete(name, visited, as_listed):
 def take(spec):
     """Returns the preloaded module that equals the one that is about to be made, if there is one."""
     name, visited = spec.name, set()
-    if type(name) is not str or name not in preloaded or name in modules or [vars(modules["builtins"]).get("__import__"), sys.meta_path, sys.path_hooks] != in_place:
+    if (
+        type(name) is not str
+        or name not in preloaded
+        or name in modules
+        or [vars(modules["builtins"]).get("__import__"), sys.meta_path, sys.path_hooks] != in_place
+    ):
         return None
     if name in stamps:
         if not (name in sure or is_found(name, spec)) or not is_complete(name, visited, quick and is_as_listed()):
@@ -247,7 +341,8 @@ def take(spec):
 
 
 def put(name):
-    """Imports what was found already and waits for nobody, with what it needs: what is left of it is the same, and the order in sys.modules."""
+    """Imports what was found already and waits for nobody, with what it needs: what is left of it
+    is the same, and the order in sys.modules."""
     preloaded.discard(name)
     modules[name] = thing = things[name]
     if name in BUILT_IN:
@@ -263,7 +358,12 @@ def bring_needs(name):
     for need in needs[name]:
         if type(need) is tuple or need in modules:
             continue
-        if need in preloaded and (need in BUILT_IN or need in stamps and need in sure and (not need.rpartition(".")[0] or need.rpartition(".")[0] in modules)):
+        if need in preloaded and (
+            need in BUILT_IN
+            or need in stamps
+            and need in sure
+            and (not need.rpartition(".")[0] or need.rpartition(".")[0] in modules)
+        ):
             put(need)
         elif need in stamps or need in BUILT_IN:
             bootstrap._gcd_import(need)
@@ -273,7 +373,8 @@ def bring_needs(name):
 
 
 def is_taken(module):
-    """Is it to be executed, and has been? Then its imports are made, with the same reads of the clock where a program can notice them."""
+    """Is it to be executed, and has been? Then its imports are made, with the same reads of the
+    clock where a program can notice them."""
     name = vars(module).get("__name__")
     if type(name) is not str or name not in taken or module is not things[name]:
         return False
@@ -296,25 +397,45 @@ def is_taken(module):
 
 
 def give():
-    """Makes loaders look among the preloaded modules first. The replaced methods keep their names and places, because frames show them."""
+    """Makes loaders look among the preloaded modules first. The replaced methods keep their names
+    and places, because frames show them."""
     for method, text in (
         (external._LoaderBasics.create_module, "return take(spec)"),
-        (external._LoaderBasics.exec_module, "if take(module):\n  return\n code = self.get_code(module.__name__)\n if code is None:\n"
-         "  raise ImportError('cannot load module {!r} when get_code() returns None'.format(module.__name__))\n _bootstrap._call_with_frames_removed(exec, code, module.__dict__)"),
-        (bootstrap.BuiltinImporter.create_module, "made = take(spec)\n if made is not None:\n  return made\n"
-         " if spec.name not in sys.builtin_module_names:\n  raise ImportError('{!r} is not a built-in module'.format(spec.name), name=spec.name)\n return _call_with_frames_removed(_imp.create_builtin, spec)"),
+        (
+            external._LoaderBasics.exec_module,
+            "if take(module):\n  return\n code = self.get_code(module.__name__)\n if code is None:\n"
+            "  raise ImportError('cannot load module {!r} when get_code() returns None'.format(module.__name__))\n _bootstrap._call_with_frames_removed(exec, code, module.__dict__)",
+        ),
+        (
+            bootstrap.BuiltinImporter.create_module,
+            "made = take(spec)\n if made is not None:\n  return made\n"
+            " if spec.name not in sys.builtin_module_names:\n  raise ImportError('{!r} is not a built-in module'.format(spec.name), name=spec.name)\n return _call_with_frames_removed(_imp.create_builtin, spec)",
+        ),
     ):
         method = getattr(method, "__func__", method)
         old, made = method.__code__, {}
-        exec(compile(f"def {old.co_name}({', '.join(old.co_varnames[: old.co_argcount])}):\n take = 'take'\n {text}\n", old.co_filename, "exec", dont_inherit=True), made)
+        exec(
+            compile(
+                f"def {old.co_name}({', '.join(old.co_varnames[: old.co_argcount])}):\n take = 'take'\n {text}\n",
+                old.co_filename,
+                "exec",
+                dont_inherit=True,
+            ),
+            made,
+        )
         code = made[old.co_name].__code__
         undoing.append((type(method).__setattr__, method, "__code__", old))
         asked = is_taken if old.co_name == "exec_module" else take
-        method.__code__ = code.replace(co_consts=tuple(asked if value == "take" else value for value in code.co_consts), co_firstlineno=old.co_firstlineno)
+        method.__code__ = code.replace(
+            co_consts=tuple(asked if value == "take" else value for value in code.co_consts),
+            co_firstlineno=old.co_firstlineno,
+        )
 
 
 def fill():
-    """Takes what is free in pages that are in use. What the program makes then lies side by side in few pages, and not in what the imports have left free all over the memory: each page is copied when it is first written to."""
+    """Takes what is free in pages that are in use. What the program makes then lies side by side in
+    few pages, and not in what the imports have left free all over the memory: each page is copied
+    when it is first written to."""
     pool = 1 << (14 if sys.version_info >= (3, 10) else 12)
     for size in range(16, 513, 16):
         for number in range(1 << 16):
@@ -334,7 +455,9 @@ def has_finalizer(kind):
 
 
 def are_finalized():
-    """Is one of the classes that were there given a finalizer? To look is to touch, and so to copy, the memory of each. But the dictionary of a class that is given one refers to that name from then on (the program's own texts and names do as well; then it is looked)."""
+    """Is one of the classes that were there given a finalizer? To look is to touch, and so to copy,
+    the memory of each. But the dictionary of a class that is given one refers to that name from
+    then on (the program's own texts and names do as well; then it is looked)."""
     for kind in kinds:
         if FINALIZER in names_of(kind):
             return True
@@ -349,13 +472,36 @@ def is_kind(kind, of):
 
 
 def is_over():
-    """Python takes itself apart at its end, which takes longer than all that a short program does. It cannot be noticed if nothing is left that ends with an effect: nobody has asked to be called at the end, there are no
-    threads, no buffers but those of the standard streams, and of all objects made since none has a finalizer or, as a weak reference, a callback. In doubt it takes itself apart. Nothing of the program's is called by looking."""
-    if "threading" in modules or "gc" in modules or "_thread" in modules and modules["_thread"]._count() or callbacks() or ("atexit" in modules and modules["atexit"]._ncallbacks()):
+    """Python takes itself apart at its end, which takes longer than all that a short program does.
+    It cannot be noticed if nothing is left that ends with an effect: nobody has asked to be called
+    at the end, there are no
+    threads, no buffers but those of the standard streams, and of all objects made since none has a
+    finalizer or, as a weak reference, a callback. In doubt it takes itself apart. Nothing of the
+    program's is called by looking."""
+    if (
+        "threading" in modules
+        or "gc" in modules
+        or "_thread" in modules
+        and modules["_thread"]._count()
+        or callbacks()
+        or ("atexit" in modules and modules["atexit"]._ncallbacks())
+    ):
         return False
-    if sys.stdout is not out or sys.stderr is not err or sys.__stdout__ is not out or sys.__stderr__ is not err or sys.flags.dev_mode or sys.warnoptions or _warnings.filters != filters:
+    if (
+        sys.stdout is not out
+        or sys.stderr is not err
+        or sys.__stdout__ is not out
+        or sys.__stderr__ is not err
+        or sys.flags.dev_mode
+        or sys.warnoptions
+        or _warnings.filters != filters
+    ):
         return False
-    for name in modules.keys() - known if len(modules) != len(known) or next(reversed(modules)) is not last else ():  # what is new comes last; to look at all is to touch them
+    for name in (
+        modules.keys() - known
+        if len(modules) != len(known) or next(reversed(modules)) is not last
+        else ()
+    ):  # what is new comes last; to look at all is to touch them
         if type(name) is not str or name in WATCHERS:
             return False
         if type(modules[name]) is not type(sys):
@@ -396,7 +542,8 @@ def is_over():
 
 
 def leave(status):
-    """Ends at once, or returns, and what ends with an effect will be found: also in cycles with what was there before."""
+    """Ends at once, or returns, and what ends with an effect will be found: also in cycles with
+    what was there before."""
     try:
         over = is_over()
     except BaseException:
@@ -515,7 +662,11 @@ def run():
         except SystemExit as end:
             if type(end) is SystemExit:
                 code = end.code
-                if not tracer() and not profiler() and (code is None or type(code) is int and -0x80000000 <= code < 0x80000000):
+                if (
+                    not tracer()
+                    and not profiler()
+                    and (code is None or type(code) is int and -0x80000000 <= code < 0x80000000)
+                ):
                     leave((code or 0) & 255)
             raise
         except BaseException as error:
@@ -550,8 +701,28 @@ if not (3, 8) <= sys.version_info < (3, 13):
 elif "random" in modules:
     problem = b"it has numbers drawn at its start already: `random` is imported"
 function = type(run)
-plain = frozenset(id(type(thing)) for thing in (run, {}, [], (), set(), frozenset(), len, [].append, run.__code__, property(), classmethod(len), staticmethod(len), type.mro, type.__dict__["__call__"], type.__dict__["__mro__"],
-                             type.__dict__["__doc__"], (lambda x: lambda: x)(1).__closure__[0]))
+plain = frozenset(
+    id(type(thing))
+    for thing in (
+        run,
+        {},
+        [],
+        (),
+        set(),
+        frozenset(),
+        len,
+        [].append,
+        run.__code__,
+        property(),
+        classmethod(len),
+        staticmethod(len),
+        type.mro,
+        type.__dict__["__call__"],
+        type.__dict__["__mro__"],
+        type.__dict__["__doc__"],
+        (lambda x: lambda: x)(1).__closure__[0],
+    )
+)
 for name in modules.keys() - space.pop("before"):
     del modules[name]
 known = frozenset(modules)
@@ -572,7 +743,9 @@ for kind in kinds:  # and those below it
             seen.add(id(other))
             kinds.append(other)
 flags_of = type.__dict__["__flags__"].__get__
-kinds = [kind for kind in kinds if flags_of(kind) & 1 << 9 and not has_finalizer(kind)]  # Py_TPFLAGS_HEAPTYPE: the others cannot be given one
+kinds = [
+    kind for kind in kinds if flags_of(kind) & 1 << 9 and not has_finalizer(kind)
+]  # Py_TPFLAGS_HEAPTYPE: the others cannot be given one
 referred = references(FINALIZER)
 held = {FINALIZER: None}
 if references(FINALIZER) == referred:

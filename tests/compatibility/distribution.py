@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""`make integrations`: what a distribution needs, in a sandbox of many users and in a container of the same root file system.
+"""`make integrations`: what a distribution needs, in a sandbox of many users and in a container of
+the same root file system.
 
     distribution.py [--update]
 
 The root file system is Debian's, made by debootstrap and kept in build/compatibility/debian. Commands run one after the
-other in one sandbox, and in one container that crun runs, which has Docker's default capabilities. A command is the same
+other in one sandbox, and in one container that crun runs, which has Docker's default capabilities.
+A command is the same
 if it ends with the same status in both. The exit status is 1 if a command differs and DIFFERENCES does not explain it.
 --update writes the table into docs/reference/compatibility.md. Without root, debootstrap, crun or a mirror there is
 nothing to compare, and the script says so.

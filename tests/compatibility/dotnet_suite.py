@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The .NET Core runtime, from PyPI, in a Python process: just-in-time compiler, garbage collector, threads, tasks, files
+"""The .NET Core runtime, from PyPI, in a Python process: just-in-time compiler, garbage collector,
+threads, tasks, files
 and child processes. The runtime is started when the module is imported."""
 
 import json

@@ -47,7 +47,9 @@ class DuckDB(unittest.TestCase):
         limit = self.one("SELECT current_setting('memory_limit')")[0]
         connection.execute("SET memory_limit = '100MB'")
         try:
-            rows = connection.execute("SELECT scattered, i, rest FROM numbers ORDER BY scattered LIMIT 999999").fetchall()
+            rows = connection.execute(
+                "SELECT scattered, i, rest FROM numbers ORDER BY scattered LIMIT 999999"
+            ).fetchall()
         finally:
             connection.execute(f"SET memory_limit = '{limit}'")
         self.assertEqual(len(rows), 999999)

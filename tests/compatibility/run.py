@@ -225,7 +225,16 @@ def install(suites):
             not (stamp.exists() and stamp.read_text() == " ".join(NPM)):
         shutil.rmtree(CACHE / "npm", ignore_errors=True)
         (CACHE / "npm").mkdir()
-        command = ["npm", "install", "--silent", "--no-audit", "--no-fund", "--ignore-scripts", "--prefix", CACHE / "npm"]
+        command = [
+            "npm",
+            "install",
+            "--silent",
+            "--no-audit",
+            "--no-fund",
+            "--ignore-scripts",
+            "--prefix",
+            CACHE / "npm",
+        ]
         subprocess.run([*command, *NPM], check=True, timeout=300)
         stamp.write_text(" ".join(NPM))
 
@@ -265,7 +274,10 @@ def differing(row, way):
 
 def table(found):
     """The rows of all users: a cell is "same" where each user's counts are those of the bare run."""
-    lines = ["| suite | bare | sandbox | live fork | woken | virtual time | virtual time again |", "|---|---|---|---|---|---|---|"]
+    lines = [
+        "| suite | bare | sandbox | live fork | woken | virtual time | virtual time again |",
+        "|---|---|---|---|---|---|---|",
+    ]
     for name in [suite.name for suite in SUITES if any(suite.name in rows for rows in found.values())]:
         of = {user: rows[name] for user, rows in found.items() if name in rows}
         cells = ["; ".join(dict.fromkeys(row["bare"] for row in of.values()))]

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Image archives for the tests: layers as tars with any content, packed as OCI layouts or as docker save does; and what an overlay of layers shows."""
+"""Image archives for the tests: layers as tars with any content, packed as OCI layouts or as docker
+save does; and what an overlay of layers shows."""
 
 import bz2
 import gzip
@@ -19,7 +20,8 @@ ARCHITECTURE = {"x86_64": "amd64", "aarch64": "arm64"}.get(os.uname().machine, o
 
 
 def entry(name, content=None, **fields):
-    """One member: bytes are a file, None is a directory; fields are TarInfo's, `link` and `hard` the targets of links."""
+    """One member: bytes are a file, None is a directory; fields are TarInfo's, `link` and `hard`
+    the targets of links."""
     info = tarfile.TarInfo(os.fsdecode(name) if isinstance(name, bytes) else name)
     info.mode = 0o755 if content is None else 0o644
     info.mtime = 1000000000
@@ -53,8 +55,20 @@ BASE_CONFIG = {"os": "linux", "architecture": ARCHITECTURE, "config": {}}
 
 
 def configuration(layers, **more):
-    config = {"Env": ["PATH=/bin", "NAME=value"], "Cmd": ["/bin/sh"], "Entrypoint": ["/bin/env"], "WorkingDir": "/data", "User": "1000:1000"}
-    return {"os": "linux", "architecture": ARCHITECTURE, "config": config, "rootfs": {"type": "layers", "diff_ids": [digest(data) for data in layers]}, **more}
+    config = {
+        "Env": ["PATH=/bin", "NAME=value"],
+        "Cmd": ["/bin/sh"],
+        "Entrypoint": ["/bin/env"],
+        "WorkingDir": "/data",
+        "User": "1000:1000",
+    }
+    return {
+        "os": "linux",
+        "architecture": ARCHITECTURE,
+        "config": config,
+        "rootfs": {"type": "layers", "diff_ids": [digest(data) for data in layers]},
+        **more,
+    }
 
 
 def oci_blobs(layers, pack=gzip.compress, tag=None, config=None, tamper=None):
@@ -66,7 +80,11 @@ def oci_blobs(layers, pack=gzip.compress, tag=None, config=None, tamper=None):
         return {"digest": digest(data), "size": len(data), **more}
 
     packed = [blob(pack(data), mediaType="application/vnd.oci.image.layer.v1.tar") for data in layers]
-    manifest = {"schemaVersion": 2, "config": blob(json.dumps(config or configuration(layers)).encode()), "layers": packed}
+    manifest = {
+        "schemaVersion": 2,
+        "config": blob(json.dumps(config or configuration(layers)).encode()),
+        "layers": packed,
+    }
     if tamper:
         tamper(blobs, packed)
     top = blob(json.dumps(manifest).encode(), mediaType="application/vnd.oci.image.manifest.v1+json")
@@ -132,7 +150,8 @@ print(json.dumps(found))
 
 
 def merged(caller, store, layers):
-    """What the kernel's overlay of layers (bottom first) shows: {path: [kind, mode, content or target, uid, links, mtime]}."""
+    """What the kernel's overlay of layers (bottom first) shows: {path: [kind, mode, content or
+    target, uid, links, mtime]}."""
     mount = caller.directory()
     (mount / "empty").mkdir()
     (mount / "at").mkdir()
@@ -140,7 +159,17 @@ def merged(caller, store, layers):
     lower = ":".join([f"{name}/fs" for name in reversed(layers)] + [str(mount / "empty")])
     script = f'mount -i -n -t overlay -o "ro,userxattr,lowerdir={lower}" none {mount}/at && exec python3 -I -S -c "$0" {mount}/at'
     namespaces = ["--mount"] if caller.uid == 0 else ["--user", "--map-root-user", "--mount"]
-    done = caller.call("unshare", *namespaces, "--propagation", "private", "sh", "-c", script, LIST, cwd=Path(store, "layers"))
+    done = caller.call(
+        "unshare",
+        *namespaces,
+        "--propagation",
+        "private",
+        "sh",
+        "-c",
+        script,
+        LIST,
+        cwd=Path(store, "layers"),
+    )
     if done.returncode and b"ermission" in done.stderr:
         pytest.skip(f"needs userns: {done.stderr.decode()}")
     assert done.returncode == 0, done.stderr
@@ -150,6 +179,10 @@ def merged(caller, store, layers):
 def busybox():
     """The path of a static busybox, for an image of its own."""
     for path in ("/bin/busybox", "/usr/bin/busybox"):
-        if os.path.exists(path) and b"dynamically" not in subprocess.run(["file", "-L", path], capture_output=True, check=False).stdout:
+        if (
+            os.path.exists(path)
+            and b"dynamically"
+            not in subprocess.run(["file", "-L", path], capture_output=True, check=False).stdout
+        ):
             return path
     pytest.skip("needs busybox: install busybox-static")

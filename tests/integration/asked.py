@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Guests whose state a test can ask for, for tests of checkpoints: `Asked` is a Python process in a sandbox that executes the lines it
+"""Guests whose state a test can ask for, for tests of checkpoints: `Asked` is a Python process in a
+sandbox that executes the lines it
 receives, `Typed` a shell on a terminal. Both have `of(box)`: the same process in a copy of its sandbox.
 """
 import contextlib
@@ -123,7 +124,11 @@ def images(pid):
     for entry in Path(f"/proc/{pid}/fd").iterdir():
         with contextlib.suppress(FileNotFoundError):
             found[entry.name] = os.readlink(entry)
-    return {number: name for number, name in found.items() if "rollbox-image" in name or re.fullmatch(r"/#\d+ \(deleted\)", name)}
+    return {
+        number: name
+        for number, name in found.items()
+        if "rollbox-image" in name or re.fullmatch(r"/#\d+ \(deleted\)", name)
+    }
 
 
 def node_of(box):

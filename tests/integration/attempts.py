@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attempts of hostile guests: `refused` and `holds` judge their results, `TRY` is the beginning of a guest that tries several things.
-"""
+"""Attempts of hostile guests: `refused` and `holds` judge their results, `TRY` is the beginning of
+a guest that tries several things."""
 import contextlib
 import os
 import signal

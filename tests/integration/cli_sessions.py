@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sessions on the command line: `shared`, an engine for each caller and test file; `own`, an engine and a store for one test; `box`, a
+"""Sessions on the command line: `shared`, an engine for each caller and test file; `own`, an engine
+and a store for one test; `box`, a
 session of `shared`; `Terminal`, a command on a terminal of the test's own.
 """
 import contextlib
@@ -102,7 +103,14 @@ class Terminal:
         self.before = termios.tcgetattr(self.slave)
         self.seen = b""
         command = ["setsid", "-c", "-w", binaries() / "rollbox", *arguments]
-        self.process = shared.who.popen(command, env=shared.environment(TERM="xterm"), stdin=self.slave, stdout=self.slave, stderr=self.slave, start_new_session=False)
+        self.process = shared.who.popen(
+            command,
+            env=shared.environment(TERM="xterm"),
+            stdin=self.slave,
+            stdout=self.slave,
+            stderr=self.slave,
+            start_new_session=False,
+        )
 
     def __enter__(self):
         return self
@@ -149,6 +157,14 @@ def started(engine, box, *argv):
     id = engine.ok("exec", "-d", box, *(argv or shell(TREE)))
     with engine.start("attach", box, id) as client:
         assert client.line() == "up"
-    if not argv:                # the others have executed what they are, too
-        until(lambda: {"cat", "sleep"} <= {row["command"].split()[0] for row in engine.json("ps", "--json", box)["processes"]})
+    if not argv:  # the others have executed what they are, too
+        until(
+            lambda: (
+                {"cat", "sleep"}
+                <= {
+                    row["command"].split()[0]
+                    for row in engine.json("ps", "--json", box)["processes"]
+                }
+            )
+        )
     return id

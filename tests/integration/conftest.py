@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fixtures of the command line's tests.
 
-The model: a test knows the program only from outside. `cli(ARGUMENT...)` runs it to its end and returns the CompletedProcess (bytes); `cli.start`
-leaves it running; `cli.json` parses what it printed. Waiting is for a line, an end of file or a process, never for a time.
+The model: a test knows the program only from outside. `cli(ARGUMENT...)` runs it to its end and
+returns the CompletedProcess (bytes); `cli.start`
+leaves it running; `cli.json` parses what it printed. Waiting is for a line, an end of file or a
+process, never for a time.
 
 ROLLBOX_BUILD names the build directory (default: build/ of this tree).
 """
@@ -30,7 +32,12 @@ class Cli:
             options["input"] = input
         options.setdefault("stdout", subprocess.PIPE)
         options.setdefault("stderr", subprocess.PIPE)
-        return subprocess.run([self.program, *map(str, arguments)], timeout=timeout, env=self.environment(env), **options)
+        return subprocess.run(
+            [self.program, *map(str, arguments)],
+            timeout=timeout,
+            env=self.environment(env),
+            **options,
+        )
 
     def start(self, *arguments, env=None, **options):
         for stream in ("stdin", "stdout", "stderr"):

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Containers to run rollbox in, by crun: what Docker's and Kubernetes' defaults let a program do.
 
-The facts are Docker's default seccomp profile, its default capabilities, and the paths of /proc that it masks; Kubernetes'
+The facts are Docker's default seccomp profile, its default capabilities, and the paths of /proc
+that it masks; Kubernetes'
 RuntimeDefault is the same profile. They are written here as what the profile refuses, of the calls that the kernel has.
 """
 
@@ -36,8 +37,10 @@ MASKED = """/proc/acpi /proc/asound /proc/interrupts /proc/kcore /proc/keys /pro
 READONLY = "/proc/bus /proc/fs /proc/irq /proc/sys /proc/sysrq-trigger".split()
 
 
-# What deploy/seccomp.json lets pass besides, for isolation namespace with all that rollbox can do: namespaces and mounts,
-# which the kernel then allows inside a user namespace alone; kcmp, for snapshots of what runs; userfaultfd, for those that are
+# What deploy/seccomp.json lets pass besides, for isolation namespace with all that rollbox can do:
+# namespaces and mounts,
+# which the kernel then allows inside a user namespace alone; kcmp, for snapshots of what runs;
+# userfaultfd, for those that are
 # what has changed; pidfd_getfd, for clocks; and a process without random addresses, for seeds.
 WANTED = """clone fsconfig fsmount fsopen kcmp mount mount_setattr move_mount open_tree pidfd_getfd pivot_root setdomainname
 sethostname setns umount2 unshare userfaultfd""".split()
@@ -67,9 +70,19 @@ def default_profile(capabilities, also=()):
     if admin or "clone" in also:
         rules.append(rule(["clone"]))
     else:
-        rules.append(rule(["clone"], args=[{"index": 0, "value": NAMESPACES, "valueTwo": 0, "op": "SCMP_CMP_MASKED_EQ"}]))
+        rules.append(
+            rule(
+                ["clone"],
+                args=[{"index": 0, "value": NAMESPACES, "valueTwo": 0, "op": "SCMP_CMP_MASKED_EQ"}],
+            )
+        )
     rules.append(rule(["clone3"]) if admin or "clone3" in also else rule(["clone3"], "SCMP_ACT_ERRNO", 38))
-    return {"defaultAction": "SCMP_ACT_ERRNO", "defaultErrnoRet": 1, "architectures": ["SCMP_ARCH_X86_64"], "syscalls": rules}
+    return {
+        "defaultAction": "SCMP_ACT_ERRNO",
+        "defaultErrnoRet": 1,
+        "architectures": ["SCMP_ARCH_X86_64"],
+        "syscalls": rules,
+    }
 
 
 class Container:
@@ -82,7 +95,13 @@ class Container:
         self.directory = Path(directory)
         self.directory.mkdir(parents=True, exist_ok=True)
         self.root, own_mounts = (Path(image), []) if image else self.make_root(build, package)
-        profile = seccomp if isinstance(seccomp, dict) else default_profile(capabilities) if seccomp == "default" else None
+        profile = (
+            seccomp
+            if isinstance(seccomp, dict)
+            else default_profile(capabilities)
+            if seccomp == "default"
+            else None
+        )
         mounts = [
             ("/proc", "proc", "proc", ["nosuid", "noexec", "nodev"]),
             ("/dev", "tmpfs", "tmpfs", ["nosuid", "strictatime", "mode=755", "size=65536k"]),
@@ -94,7 +113,11 @@ class Container:
             *own_mounts,
         ]
         namespaces = [{"type": kind} for kind in ("pid", "ipc", "uts", "mount", "network")]
-        linux = {"namespaces": namespaces, "maskedPaths": MASKED if masks else [], "readonlyPaths": READONLY if masks else []}
+        linux = {
+            "namespaces": namespaces,
+            "maskedPaths": MASKED if masks else [],
+            "readonlyPaths": READONLY if masks else [],
+        }
         if ids:
             namespaces.append({"type": "user"})
             linux["uidMappings"] = linux["gidMappings"] = [{"containerID": 0, "hostID": ids[0], "size": ids[1]}]
@@ -127,11 +150,19 @@ class Container:
         for name in ("rollbox", "rollbox-engine", "rollbox-init", "rollbox-store"):
             shutil.copy(Path(build) / name, programs / name)
         for name in ("rollbox", "cloudpickle") if package else ():
-            shutil.copytree(Path(package) / name, programs / "site" / name, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(
+                Path(package) / name,
+                programs / "site" / name,
+                ignore=shutil.ignore_patterns("__pycache__"),
+            )
         for path in (self.directory, programs):
             path.chmod(0o755)
         bind = ["bind", "ro", "nosuid", "nodev"]
-        return root, [("/usr", "bind", "/usr", bind), ("/etc", "bind", "/etc", bind), ("/rollbox", "bind", str(programs), bind)]
+        return root, [
+            ("/usr", "bind", "/usr", bind),
+            ("/etc", "bind", "/etc", bind),
+            ("/rollbox", "bind", str(programs), bind),
+        ]
 
     def run(self, *argv, timeout=120):
         self.config["process"]["args"] = list(argv)

@@ -16,7 +16,8 @@ LIMIT_S = 3600 if SOAK else 60     # of a batch
 
 
 def runs(whole, again):
-    """How often a program of a corpus runs: as often as the documentation says in make soak, as repeat_count() says else."""
+    """How often a program of a corpus runs: as often as the documentation says in make soak, as
+    repeat_count() says else."""
     return 50 if SOAK else repeat_count(whole, again)
 
 
@@ -24,10 +25,15 @@ TIMES = runs(6, 2)
 
 
 def in_languages(directory):
-    """{name: beginning of argv} of programs that print times and random values, in languages with large, slow compilers. Those that this machine has, in make soak."""
+    """{name: beginning of argv} of programs that print times and random values, in languages with
+    large, slow compilers. Those that this machine has, in make soak."""
     found = {}
     if SOAK and shutil.which("go"):
-        subprocess.run(["go", "build", "-o", directory / "clocks-go", GUESTS / "clocks.go"], env={**os.environ, "GOCACHE": str(place() / "go"), "GOFLAGS": "", "CGO_ENABLED": "0"}, check=True)
+        subprocess.run(
+            ["go", "build", "-o", directory / "clocks-go", GUESTS / "clocks.go"],
+            env={**os.environ, "GOCACHE": str(place() / "go"), "GOFLAGS": "", "CGO_ENABLED": "0"},
+            check=True,
+        )
         found["go"] = [directory / "clocks-go"]
     if SOAK and shutil.which("javac"):
         subprocess.run(["javac", "-d", directory, GUESTS / "Clocks.java"], check=True)
@@ -37,16 +43,31 @@ def in_languages(directory):
 
 @functools.lru_cache(maxsize=None)
 def guest_in_ways(name):
-    """A guest compiled in three ways, by their names; those that this machine can make. With them, what in_languages has."""
+    """A guest compiled in three ways, by their names; those that this machine can make. With them,
+    what in_languages has."""
     static = guest(name)
     found = {"static": static, "dynamic": guest(name, "gcc", "-std=gnu17", "-O1", "-pthread", way="dynamic")}
     if shutil.which("musl-gcc"):
-        found["musl"] = guest(name, "musl-gcc", "-std=gnu17", "-O1", "-static", "-pthread", "-idirafter", "/usr/include", "-idirafter", "/usr/include/x86_64-linux-gnu", way="musl")
+        found["musl"] = guest(
+            name,
+            "musl-gcc",
+            "-std=gnu17",
+            "-O1",
+            "-static",
+            "-pthread",
+            "-idirafter",
+            "/usr/include",
+            "-idirafter",
+            "/usr/include/x86_64-linux-gnu",
+            way="musl",
+        )
     return {**found, **in_languages(static.parent)}
 
 
 def run_corpus(caller, corpus, programs, times, *flags):
-    """What each program of a corpus (argv by name; the first word may be a way or a language in which a guest is compiled) prints in each of its runs. Programs that this machine has not are left out."""
+    """What each program of a corpus (argv by name; the first word may be a way or a language in
+    which a guest is compiled) prints in each of its runs. Programs that this machine has not are
+    left out."""
     jobs = []
     for name, argv in corpus.items():
         if argv[0] in ("static", "dynamic", "musl", "go", "java"):
@@ -72,7 +93,16 @@ PY = ["/usr/bin/python3", "-I", "-c"]
 
 OUTSIDE = {
     "read": ["bash", "-c", "sleep 1000 & echo ready; read x; date +%s"],
-    "poll": [*PY, "import select, time; print('ready', flush=True); p = select.poll(); p.register(0, select.POLLIN); p.poll(1000000); print(int(time.time()))"],
-    "select": [*PY, "import select, time; print('ready', flush=True); select.select([0], [], [], 1000); print(int(time.time()))"],
-    "epoll": [*PY, "import select, time; print('ready', flush=True); p = select.epoll(); p.register(0, select.EPOLLIN); p.poll(1000); print(int(time.time()))"],
+    "poll": [
+        *PY,
+        "import select, time; print('ready', flush=True); p = select.poll(); p.register(0, select.POLLIN); p.poll(1000000); print(int(time.time()))",
+    ],
+    "select": [
+        *PY,
+        "import select, time; print('ready', flush=True); select.select([0], [], [], 1000); print(int(time.time()))",
+    ],
+    "epoll": [
+        *PY,
+        "import select, time; print('ready', flush=True); p = select.epoll(); p.register(0, select.EPOLLIN); p.poll(1000); print(int(time.time()))",
+    ],
 }

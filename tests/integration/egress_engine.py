@@ -221,7 +221,8 @@ def is_refused(guest, address, port, data=b"", family=socket.AF_INET):
 
 
 class NameServer:
-    """Answers A queries from a table; other names do not exist, and those below `silent.test` get no answer. Counts what it is asked."""
+    """Answers A queries from a table; other names do not exist, and those below `silent.test` get
+    no answer. Counts what it is asked."""
 
     def __init__(self, names, address="127.0.0.1"):
         self.names, self.asked = names, []
@@ -245,7 +246,9 @@ class NameServer:
             addresses = found() if callable(found) else found or []
             family = socket.AF_INET if kind == 1 else socket.AF_INET6
             records = [
-                b"\xc0\x0c" + struct.pack(">2HIH", kind, 1, 0, 4 if kind == 1 else 16) + socket.inet_pton(family, address)
+                b"\xc0\x0c"
+                + struct.pack(">2HIH", kind, 1, 0, 4 if kind == 1 else 16)
+                + socket.inet_pton(family, address)
                 for address in addresses
                 if (":" in address) == (kind == 28)
             ]
@@ -291,7 +294,14 @@ class Egress:
         def place():
             os.dup2(at, 3)
 
-        self.process = subprocess.Popen([path], stdin=subprocess.DEVNULL, pass_fds=(3,), close_fds=True, preexec_fn=place, env={})
+        self.process = subprocess.Popen(
+            [path],
+            stdin=subprocess.DEVNULL,
+            pass_fds=(3,),
+            close_fds=True,
+            preexec_fn=place,
+            env={},
+        )
         child.close()
         self.events = []
         assert self.next("ready")
@@ -321,7 +331,17 @@ class Egress:
         if log:
             fds.append(log.fileno())
         text = json.dumps({"net": "allow", **policy})
-        self.send({"do": "open", "box": box, "mode": "ports", "policy": text, "names": list(names), "log": bool(log)}, fds)
+        self.send(
+            {
+                "do": "open",
+                "box": box,
+                "mode": "ports",
+                "policy": text,
+                "names": list(names),
+                "log": bool(log),
+            },
+            fds,
+        )
 
     def rules(self, policy, box="a"):
         self.send({"do": "rules", "box": box, "policy": json.dumps({"net": "allow", **policy})})

@@ -32,8 +32,23 @@ class Authority:
             skip("needs openssl: certificates of servers are made with it")
         self.directory = str(directory)
         self.certificate = os.path.join(self.directory, "root.pem")
-        self.run("req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-keyout", "root.key", "-out", "root.pem",
-                 "-subj", "/CN=test root", "-days", "30")
+        self.run(
+            "req",
+            "-x509",
+            "-newkey",
+            "ec",
+            "-pkeyopt",
+            "ec_paramgen_curve:P-256",
+            "-nodes",
+            "-keyout",
+            "root.key",
+            "-out",
+            "root.pem",
+            "-subj",
+            "/CN=test root",
+            "-days",
+            "30",
+        )
 
     def run(self, *arguments):
         subprocess.run(["openssl", *arguments], cwd=self.directory, check=True, capture_output=True, timeout=DEADLINE)
@@ -44,14 +59,43 @@ class Authority:
         if not os.path.exists(certificate):
             with open(os.path.join(self.directory, f"{name}.cnf"), "w") as config:
                 config.write(f"subjectAltName=DNS:{name}\n")
-            self.run("req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-keyout", key, "-out", f"{name}.csr", "-subj", "/CN=leaf")
-            self.run("x509", "-req", "-in", f"{name}.csr", "-CA", "root.pem", "-CAkey", "root.key", "-CAcreateserial", "-days", days,
-                     "-extfile", f"{name}.cnf", "-out", certificate)
+            self.run(
+                "req",
+                "-newkey",
+                "ec",
+                "-pkeyopt",
+                "ec_paramgen_curve:P-256",
+                "-nodes",
+                "-keyout",
+                key,
+                "-out",
+                f"{name}.csr",
+                "-subj",
+                "/CN=leaf",
+            )
+            self.run(
+                "x509",
+                "-req",
+                "-in",
+                f"{name}.csr",
+                "-CA",
+                "root.pem",
+                "-CAkey",
+                "root.key",
+                "-CAcreateserial",
+                "-days",
+                days,
+                "-extfile",
+                f"{name}.cnf",
+                "-out",
+                certificate,
+            )
         return certificate, key
 
 
 class Server:
-    """An HTTP/1.1 server that tells what it was sent. `answer(connection, head, body)` may answer otherwise: it returns False then."""
+    """An HTTP/1.1 server that tells what it was sent. `answer(connection, head, body)` may answer
+    otherwise: it returns False then."""
 
     def __init__(self, authority=None, name=HOST, answer=None):
         self.context = None
@@ -95,7 +139,10 @@ class Server:
         if self.answer is not None and self.answer(connection, head, body) is False:
             return False
         told = json.dumps({"head": head, "body": body.decode("latin-1")}).encode()
-        connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(told) + (b"" if head.startswith("HEAD ") else told))
+        connection.sendall(
+            b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(told)
+            + (b"" if head.startswith("HEAD ") else told)
+        )
         return "connection: close" not in head.lower()
 
     @staticmethod
@@ -123,7 +170,10 @@ def memory_file(data):
 
 
 def send(to, message, fds=()):
-    to.sendmsg([json.dumps(message).encode()], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else [])
+    to.sendmsg(
+        [json.dumps(message).encode()],
+        [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else [],
+    )
 
 
 class Gateway:
@@ -141,7 +191,13 @@ class Gateway:
         def place():
             os.dup2(saved, 3)
 
-        self.process = subprocess.Popen([PROGRAM], preexec_fn=place, close_fds=False, stdin=subprocess.DEVNULL, stderr=self.errors)
+        self.process = subprocess.Popen(
+            [PROGRAM],
+            preexec_fn=place,
+            close_fds=False,
+            stdin=subprocess.DEVNULL,
+            stderr=self.errors,
+        )
         theirs.close()
         os.close(saved)
         with contextlib.ExitStack() as files:
@@ -194,7 +250,15 @@ class Gateway:
     def hand_over(self, guest, address, **more):
         self.connections += 1
         with socket.create_connection(address) as upstream:
-            message = {"box": "b", "connection": self.connections, "name": HOST, "port": 443, "rule": 0, "is_tls": True, "to_is_plain": False}
+            message = {
+                "box": "b",
+                "connection": self.connections,
+                "name": HOST,
+                "port": 443,
+                "rule": 0,
+                "is_tls": True,
+                "to_is_plain": False,
+            }
             send(self.egress, {**message, **more}, [guest.fileno(), upstream.fileno()])
         guest.close()
 
@@ -247,7 +311,15 @@ def request(connection, text, close=True):
     connection.sendall(text.encode("latin-1"))
     data = b""
     while True:
-        if not close and (match := re.search(rb"(?i)\r\ncontent-length: *(\d+)", data.partition(b"\r\n\r\n")[0])) and b"\r\n\r\n" in data:
+        if (
+            not close
+            and (
+                match := re.search(
+                    rb"(?i)\r\ncontent-length: *(\d+)", data.partition(b"\r\n\r\n")[0]
+                )
+            )
+            and b"\r\n\r\n" in data
+        ):
             body = data.partition(b"\r\n\r\n")[2]
             if len(body) >= int(match.group(1)):
                 return data.decode("latin-1")

@@ -1,14 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Callers, guests and waiting, for the tests of attacks, limits, bad input and leaks.
 
-The model: a *caller* is who starts rollbox, root or an ordinary user; the fixture `caller` runs a test as each that this process can be. A
-caller's `run` is `rollbox run --json` and returns the result; its `start` leaves it running with its streams in hand. Binaries are copied
-to a place that every user may read, and so are the guests, C programs that are compiled once and kept in the build directory.
+The model: a *caller* is who starts rollbox, root or an ordinary user; the fixture `caller` runs a
+test as each that this process can be. A
+caller's `run` is `rollbox run --json` and returns the result; its `start` leaves it running with
+its streams in hand. Binaries are copied
+to a place that every user may read, and so are the guests, C programs that are compiled once and
+kept in the build directory.
 
-Nothing here sleeps to wait for something: a test waits on a line of output, the end of a file, a pidfd. Deadlines are long and end a
+Nothing here sleeps to wait for something: a test waits on a line of output, the end of a file, a
+pidfd. Deadlines are long and end a
 test as failed, never as passed.
 
-ROLLBOX_BUILD names the build directory (default: build/ of this tree); ROLLBOX_TEST_UID the ordinary user (default 1000).
+ROLLBOX_BUILD names the build directory (default: build/ of this tree); ROLLBOX_TEST_UID the
+ordinary user (default 1000).
 """
 
 import atexit
@@ -46,7 +51,8 @@ NO_FILES = b" (files were not compared: they were not recorded)\n"
 
 
 def repeat_count(whole, again, soak=None):
-    """How often to repeat a random test: `whole` times, or `again` where another stage of tools/check has run it already.
+    """How often to repeat a random test: `whole` times, or `again` where another stage of
+    tools/check has run it already.
 
     `soak` is the number for make soak.
     """
@@ -75,7 +81,8 @@ def limited(pid, what, most):
 
 
 def skip(reason):
-    """A reason that begins with "needs WORD" fails where ROLLBOX_MUST_WORK=1 (see tests/conftest.py); another one says why the test does not apply."""
+    """A reason that begins with "needs WORD" fails where ROLLBOX_MUST_WORK=1 (see
+    tests/conftest.py); another one says why the test does not apply."""
     pytest.skip(reason)
 
 
@@ -92,7 +99,15 @@ def place():
 def binaries():
     target = place() / "bin"
     target.mkdir()
-    for name in ("rollbox", "rollbox-egress", "rollbox-egress-tls", "rollbox-engine", "rollbox-init", "rollbox-store", "rollbox-build"):
+    for name in (
+        "rollbox",
+        "rollbox-egress",
+        "rollbox-egress-tls",
+        "rollbox-engine",
+        "rollbox-init",
+        "rollbox-store",
+        "rollbox-build",
+    ):
         if not (BUILD / name).exists():
             pytest.fail(f"{BUILD / name} is not built")
         shutil.copy(BUILD / name, target / name)
@@ -108,9 +123,15 @@ def binaries():
 
 
 def compiled(command, source, **environment):
-    """The path of a program that `command`, with -o PROGRAM SOURCE after it, makes of a source. Each is made once, and not by every worker, nor for root and an ordinary user again: it is beside the other programs, by a name that is another when the source, the command or the compiler is."""
+    """The path of a program that `command`, with -o PROGRAM SOURCE after it, makes of a source.
+    Each is made once, and not by every worker, nor for root and an ordinary user again: it is
+    beside the other programs, by a name that is another when the source, the command or the
+    compiler is."""
     compiler = os.stat(shutil.which(command[0]) or command[0])
-    digest = hashlib.sha256(repr((command, environment, compiler.st_size, compiler.st_mtime_ns)).encode() + source.read_bytes()).hexdigest()
+    digest = hashlib.sha256(
+        repr((command, environment, compiler.st_size, compiler.st_mtime_ns)).encode()
+        + source.read_bytes()
+    ).hexdigest()
     kept = BUILD / "guests"
     if not os.access(kept if kept.exists() else BUILD, os.W_OK):
         kept = place() / "kept"                 # another user's build
@@ -120,19 +141,31 @@ def compiled(command, source, **environment):
         fcntl.flock(lock, fcntl.LOCK_EX)        # two who want it at once
         if not program.exists():
             new = kept / f"{source.stem}.new"
-            subprocess.run([*command, "-o", new, source], env={"HOME": scratch, **os.environ, "GOCACHE": f"{scratch}/cache", **environment}, check=True)
+            subprocess.run(
+                [*command, "-o", new, source],
+                env={"HOME": scratch, **os.environ, "GOCACHE": f"{scratch}/cache", **environment},
+                check=True,
+            )
             os.rename(new, program)
     return program
 
 
 @functools.lru_cache(maxsize=None)
 def guest(name, *command, way=""):
-    """The path of a compiled guest; the same inside a sandbox that gets `--readable` of its directory. Where a command is given, its program's name has the way added."""
+    """The path of a compiled guest; the same inside a sandbox that gets `--readable` of its
+    directory. Where a command is given, its program's name has the way added."""
     target = place() / "guests"
     target.mkdir(exist_ok=True)
     os.chmod(target, 0o755)
     program = target / (f"{name}-{way}" if way else name)
-    shutil.copy(compiled(command or (*os.environ.get("CC", "gcc").split(), "-std=gnu17", "-O1", "-static", "-pthread"), GUESTS / f"{name}.c"), program)
+    shutil.copy(
+        compiled(
+            command
+            or (*os.environ.get("CC", "gcc").split(), "-std=gnu17", "-O1", "-static", "-pthread"),
+            GUESTS / f"{name}.c",
+        ),
+        program,
+    )
     os.chmod(program, 0o755)
     return program
 
@@ -182,7 +215,13 @@ class Caller:
             "TMPDIR": str(temporary),
             "LANG": "C.UTF-8",
         }
-        env.update({key: value for key, value in os.environ.items() if key.startswith("ROLLBOX_") or key.endswith("SAN_OPTIONS")})
+        env.update(
+            {
+                key: value
+                for key, value in os.environ.items()
+                if key.startswith("ROLLBOX_") or key.endswith("SAN_OPTIONS")
+            }
+        )
         env.update(more)
         return env
 
@@ -221,7 +260,9 @@ class Caller:
         try:
             result = json.loads(done.stdout)
         except ValueError:
-            pytest.fail(f"no result: status {done.returncode}, stdout {done.stdout[:500]!r}, stderr {done.stderr[:2000]!r}")
+            pytest.fail(
+                f"no result: status {done.returncode}, stdout {done.stdout[:500]!r}, stderr {done.stderr[:2000]!r}"
+            )
         assert done.stdout.count(b"\n") == 1, "the result is one line"
         return Result(result, done.returncode)
 
@@ -229,8 +270,15 @@ class Caller:
         return self.run(*flags, "--", *PYTHON, code, **options)
 
     def script(self, code, *values):
-        """`code`, with the package's directory and `values` put into it, by a Python of this caller's: a CompletedProcess with bytes."""
-        return self.call(sys.executable, "-I", "-c", code % (str(TREE / "python"), *values), env=self.environment(ROLLBOX_LIBRARY=str(binaries() / "librollbox.so")))
+        """`code`, with the package's directory and `values` put into it, by a Python of this
+        caller's: a CompletedProcess with bytes."""
+        return self.call(
+            sys.executable,
+            "-I",
+            "-c",
+            code % (str(TREE / "python"), *values),
+            env=self.environment(ROLLBOX_LIBRARY=str(binaries() / "librollbox.so")),
+        )
 
     def guest(self, name, *arguments, flags=(), **options):
         program = guest(name)
@@ -252,7 +300,8 @@ class Caller:
 
 
 class Result:
-    """A result's fields as attributes; `raw`, the object; `status`, the command's; `told`, all in a line for a failed assertion."""
+    """A result's fields as attributes; `raw`, the object; `status`, the command's; `told`, all in a
+    line for a failed assertion."""
 
     def __init__(self, raw, status):
         self.__dict__.update(raw)
@@ -260,7 +309,11 @@ class Result:
 
     @property
     def told(self):
-        short = {key: value[:300] if isinstance(value, str) else value for key, value in self.raw.items() if key != "isolation"}
+        short = {
+            key: value[:300] if isinstance(value, str) else value
+            for key, value in self.raw.items()
+            if key != "isolation"
+        }
         return json.dumps(short) + f" status {self.status}"
 
     def __repr__(self):
@@ -347,7 +400,8 @@ def pidfds(pids):
 
 
 def until(condition):
-    """Polls until the condition is true, for events without a notification. Returns its value, which may be out of date."""
+    """Polls until the condition is true, for events without a notification. Returns its value,
+    which may be out of date."""
     end = time.monotonic() + DEADLINE
     while not (told := condition()):
         assert time.monotonic() < end, "it never came to be"
@@ -422,7 +476,12 @@ def engine_of(root):
 
 def groups_of(engine):
     """The directories of cgroups that an engine made: their name has its pid."""
-    return [os.path.join(root, name) for root, names, _ in os.walk("/sys/fs/cgroup") for name in names if re.fullmatch(rf"rollbox-\d+-{engine}-\d+", name)]
+    return [
+        os.path.join(root, name)
+        for root, names, _ in os.walk("/sys/fs/cgroup")
+        for name in names
+        if re.fullmatch(rf"rollbox-\d+-{engine}-\d+", name)
+    ]
 
 
 def marked(marker):
@@ -451,7 +510,8 @@ def wait_writers_gone(fd):
 
 
 def shown(start, rows=24, columns=120):
-    """The text that a program shows on a terminal, to its end; `start`, a context manager, starts it with the given streams."""
+    """The text that a program shows on a terminal, to its end; `start`, a context manager, starts
+    it with the given streams."""
     master, slave = pty.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
     with start(stdin=slave, stdout=slave, stderr=slave):

@@ -20,7 +20,9 @@ class Store:
 
     def call(self, *arguments, **options):
         more = options.pop("env", {})
-        return self.caller.rollbox(*arguments, env=self.caller.environment(ROLLBOX_STORE=str(self.path), **more), **options)
+        return self.caller.rollbox(
+            *arguments, env=self.caller.environment(ROLLBOX_STORE=str(self.path), **more), **options
+        )
 
     def json(self, *arguments, status=0, **options):
         done = self.call(*arguments, "--json", **options)
@@ -67,7 +69,8 @@ class Store:
 
 
 def open_up(directory):
-    """So that who is not root can remove it: layers have directories that their owner may not write to, or not even enter."""
+    """So that who is not root can remove it: layers have directories that their owner may not write
+    to, or not even enter."""
     for path, directories, _ in os.walk(directory):
         for name in directories:
             if not os.path.islink(os.path.join(path, name)):
@@ -103,14 +106,32 @@ def system(*more):
     """A small system in two layers: the second takes something of the first away."""
     program = Path(busybox()).read_bytes()
     below = layer(
-        entry("bin"), entry("bin/busybox", program, mode=0o755), *(entry(f"bin/{name}", b"", link="busybox") for name in APPLETS), entry("etc"), entry("etc/passwd", PASSWD), entry("etc/hosts", b"mine\n"),
-        entry("tmp", mode=0o1777), entry("home/me", uid=1234, gid=1234), entry("data"), entry("data/old", b"old"), entry("gone", b"gone"), entry("other", b"other", mode=0o600, uid=77))
+        entry("bin"),
+        entry("bin/busybox", program, mode=0o755),
+        *(entry(f"bin/{name}", b"", link="busybox") for name in APPLETS),
+        entry("etc"),
+        entry("etc/passwd", PASSWD),
+        entry("etc/hosts", b"mine\n"),
+        entry("tmp", mode=0o1777),
+        entry("home/me", uid=1234, gid=1234),
+        entry("data"),
+        entry("data/old", b"old"),
+        entry("gone", b"gone"),
+        entry("other", b"other", mode=0o600, uid=77),
+    )
     above = layer(entry(".wh.gone", b""), entry("data/.wh..wh..opq", b""), entry("data/new", b"new"), *more)
     return below, above
 
 
 def run(store, *arguments, image="system", flags=()):
-    return store.caller.run("--image", image, *flags, "--", *arguments, env=store.caller.environment(ROLLBOX_STORE=str(store.path)))
+    return store.caller.run(
+        "--image",
+        image,
+        *flags,
+        "--",
+        *arguments,
+        env=store.caller.environment(ROLLBOX_STORE=str(store.path)),
+    )
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs that look for a difference between a warm interpreter and a cold one, and helpers to wait for a warm one and to compare.
-"""
+"""Programs that look for a difference between a warm interpreter and a cold one, and helpers to
+wait for a warm one and to compare."""
 import re
 import threading
 from pathlib import Path
@@ -30,7 +30,8 @@ def wait_until_ready(engine, sandbox, n=1):
         skip("musl: init is linked with glibc, which cannot hold an interpreter")
     pytest.fail(f"no interpreter: {state}")
 
-# What a program can see of itself, and all the ways to end. Each is run both ways, and everything that comes of it compared.
+# What a program can see of itself, and all the ways to end. Each is run both ways, and everything
+# that comes of it compared.
 PROGRAMS = {
     "nothing": "pass",
     "empty": "",
@@ -44,7 +45,7 @@ PROGRAMS = {
     "descriptors": "import os; print(sorted(os.listdir('/proc/self/fd')), [os.fstat(i).st_mode for i in range(3)])",
     "signals": "import signal; print([(s, signal.getsignal(s)) for s in sorted(signal.valid_signals())], signal.pthread_sigmask(signal.SIG_BLOCK, []), signal.sigpending(), signal.getitimer(0))",
     "status": "print([line for line in open('/proc/self/status') if line.split(':')[0] in ('Name', 'Umask', 'State', 'Pid', 'PPid', 'TracerPid', 'Uid', 'Gid', 'FDSize', 'Groups', 'NSpid', 'NSsid', "
-              "'Threads', 'SigPnd', 'SigBlk', 'SigIgn', 'SigCgt', 'CapInh', 'CapPrm', 'CapEff', 'CapBnd', 'CapAmb', 'NoNewPrivs', 'Seccomp', 'Seccomp_filters', 'Cpus_allowed')])",
+    "'Threads', 'SigPnd', 'SigBlk', 'SigIgn', 'SigCgt', 'CapInh', 'CapPrm', 'CapEff', 'CapBnd', 'CapAmb', 'NoNewPrivs', 'Seccomp', 'Seccomp_filters', 'Cpus_allowed')])",
     "program": "import os; print(os.readlink('/proc/self/exe'), open('/proc/self/comm').read(), os.path.samefile('/proc/self/exe', '/usr/bin/python3'), os.readlink('/proc/self/root'), os.readlink('/proc/self/cwd'))",
     "maps": "import re; print(sorted({line.split()[-1] for line in open('/proc/self/maps') if line.split()[-1].startswith(('/', '[v', '[st', '[h')) and '/_typing.' not in line} - {'/usr/lib/locale/C.utf8/LC_CTYPE'}))",
     "limits": "import resource; print([resource.getrlimit(i) for i in range(resource.RLIM_NLIMITS if hasattr(resource, 'RLIM_NLIMITS') else 16)])",
@@ -219,45 +220,67 @@ PROGRAMS = {
 }
 
 # Preloaded modules: each alone, all together, and with every change that a program can make to imports.
-SHELVED = ("typing", "re", "collections", "functools", "enum", "types", "contextlib", "operator", "keyword", "reprlib", "copyreg", "re._parser", "re._compiler", "collections.abc", "warnings", "itertools", "_sre")
+SHELVED = (
+    "typing",
+    "re",
+    "collections",
+    "functools",
+    "enum",
+    "types",
+    "contextlib",
+    "operator",
+    "keyword",
+    "reprlib",
+    "copyreg",
+    "re._parser",
+    "re._compiler",
+    "collections.abc",
+    "warnings",
+    "itertools",
+    "_sre",
+)
 
-PROGRAMS.update({
-    f"shelf_{name}": f"import sys; before = set(sys.modules); import {name}; print([x for x in sys.modules if x not in before]); m = sys.modules['{name}']; print(list(vars(m)), m, m.__spec__, len(m.__doc__ or ''))"
-    for name in SHELVED
-})
+PROGRAMS.update(
+    {
+        f"shelf_{name}": f"import sys; before = set(sys.modules); import {name}; print([x for x in sys.modules if x not in before]); m = sys.modules['{name}']; print(list(vars(m)), m, m.__spec__, len(m.__doc__ or ''))"
+        for name in SHELVED
+    }
+)
 
-PROGRAMS.update({
-    "shelf_several": "import itertools, re, sys; from typing import List; import collections; print(list(sys.modules), itertools.chain is collections._chain, vars(sys.modules['typing'])['collections'] is collections, len(re._cache))",
-    "shelf_users": "import copy, dataclasses, heapq, json, random, string, sys; print(list(sys.modules))",
-    "shelf_specs": "import sys, typing, json\nfor name in sys.modules:\n    s = getattr(sys.modules[name], '__spec__', None)\n    if s:\n        loader = s.loader if isinstance(s.loader, type) else sorted(vars(s.loader).items())\n"
-                   "        print(name, sorted(item for item in vars(s).items() if item[0] != 'loader'), loader, list(vars(sys.modules[name]))[:9], sorted(sys.path_importer_cache))",
-    "shelf_threads_of_parts": "import threading\nr = []\ndef f(name):\n    import sys\n    r.append(__import__(name) is sys.modules[name])\nt = [threading.Thread(target=f, args=(name,)) for name in ('typing', 'enum', 're', 'functools', 'contextlib') * 3]\n"
-                              "for x in t: x.start()\nfor x in t: x.join()\nimport typing, enum, re, sys\nprint(r, re.enum is enum is sys.modules['enum'], typing.re is not None)",
-    "shelf_shadowed_in_path": "import os, sys; os.mkdir('/tmp/lib'); open('/tmp/lib/keyword.py', 'w').write('from operator import *; print(__file__); kwlist = []; iskeyword = print')\nsys.path.insert(0, '/tmp/lib')\nimport typing; print(typing.NamedTuple('A', [('b', int)]))",
-    "shelf_shadowed_late": "import os, sys, operator, importlib.util; os.chdir('/tmp'); s = importlib.util.find_spec('typing'); open('/tmp/keyword.py', 'w').write('print(__file__); kwlist = []; iskeyword = print')\nm = importlib.util.module_from_spec(s); s.loader.exec_module(m); print(m.__name__)",
-    "shelf_odd_path": "import sys; sys.path[:0] = [b'/tmp', None, [], '/nowhere', '/etc/passwd', '/usr/lib']; import typing; print(typing.List, sorted(sys.path_importer_cache))",
-    "shelf_no_directory": "import os, sys; os.mkdir('/tmp/gone'); os.chdir('/tmp/gone'); os.rmdir('/tmp/gone'); import typing; print(typing.List, sorted(sys.path_importer_cache))",
-    "shelf_elsewhere_compiled": "import sys; sys.pycache_prefix = '/tmp/cache'; import typing, enum; print(typing.__cached__, enum.__cached__, enum.__spec__.cached)",
-    "shelf_twice": "import typing, sys; a = typing; del sys.modules['typing']; import typing; print(a is typing, a.List is typing.List); import re; b = re; del sys.modules['re']; import re; print(b is re)",
-    "shelf_nested_gone": "import re, sys; del sys.modules['enum']; import typing; print(list(sys.modules)); import enum; print(re.RegexFlag.__mro__[1] is enum.IntFlag)",
-    "shelf_shadowed": "import os; os.chdir('/tmp'); open('enum.py', 'w').write('print(__name__, __file__)\\nclass IntFlag: pass\\n')\nimport typing",
-    "shelf_shadowed_first": "import os; os.chdir('/tmp'); open('typing.py', 'w').write('x=')\nimport typing",
-    "shelf_shadowed_with_an_error": "import os; os.chdir('/tmp'); open('keyword.py', 'w').write('def f():\\n    1/0\\nf()')\nimport typing",
-    "shelf_in_another": "import os; os.chdir('/tmp'); open('mine.py', 'w').write('import re\\n1/0')\nimport mine",
-    "shelf_finder": "import sys\nclass F:\n    def find_spec(self, name, path, target=None): print(name, path)\nsys.meta_path.insert(0, F())\nimport typing",
-    "shelf_import_hook": "import builtins\nold = builtins.__import__\ndef hook(name, *a, **k):\n    print(name, a[2:]); return old(name, *a, **k)\nbuiltins.__import__ = hook\nimport typing",
-    "shelf_reload": "import importlib, re, typing; a = re.compile; importlib.reload(re); print(re.compile is a)",
-    "shelf_recipe": "import importlib.util, sys; s = importlib.util.find_spec('typing'); m = importlib.util.module_from_spec(s); sys.modules['typing'] = m; s.loader.exec_module(m); print(m.List, len(vars(m))); import typing; print(typing is m)",
-    "shelf_lazy": "import importlib.util, sys\ns = importlib.util.find_spec('typing'); l = importlib.util.LazyLoader(s.loader); s.loader = l; m = importlib.util.module_from_spec(s); sys.modules['typing'] = m; l.exec_module(m); print(type(m)); print(m.List)",
-    "shelf_threads": "import threading\nr = []\ndef f(name): r.append(__import__(name))\nt = [threading.Thread(target=f, args=(name,)) for name in ('typing', 'collections', 're', 'enum', 'typing', 're')]\n"
-                     "[x.start() for x in t]; [x.join() for x in t]\nprint(sorted(m.__name__ for m in r), len({id(m) for m in r}), all(len(vars(m)) > 20 for m in r))",
-    "shelf_subclasses": "print(len(object.__subclasses__()))",
-    "shelf_values": "from collections import Counter, OrderedDict, deque, namedtuple; P = namedtuple('P', 'x y'); import pickle; print(P(1, 2), pickle.loads(pickle.dumps(Counter('aab'))), OrderedDict(a=1), deque([1]))",
-    "shelf_generics": "from typing import *\nT = TypeVar('T')\nclass A(Generic[T]): pass\nprint(A[int], get_type_hints(A), NamedTuple('N', [('x', int)])(1))",
-    "shelf_at_the_end": "import typing\ndef gone(self): print('gone')\nclass A(typing.Generic[typing.TypeVar('T')]): pass\na = A(); A.__del__ = gone",
-    "shelf_at_the_end_of_a_class": "import typing, enum; setattr(enum.Enum, '__' + 'del__', lambda self: print('gone')); import re; print(re.I)",
-    "shelf_at_the_end_of_a_module": "import typing\nclass A:\n    def __del__(self): print('gone')\ntyping.mine = A()",
-})
+PROGRAMS.update(
+    {
+        "shelf_several": "import itertools, re, sys; from typing import List; import collections; print(list(sys.modules), itertools.chain is collections._chain, vars(sys.modules['typing'])['collections'] is collections, len(re._cache))",
+        "shelf_users": "import copy, dataclasses, heapq, json, random, string, sys; print(list(sys.modules))",
+        "shelf_specs": "import sys, typing, json\nfor name in sys.modules:\n    s = getattr(sys.modules[name], '__spec__', None)\n    if s:\n        loader = s.loader if isinstance(s.loader, type) else sorted(vars(s.loader).items())\n"
+        "        print(name, sorted(item for item in vars(s).items() if item[0] != 'loader'), loader, list(vars(sys.modules[name]))[:9], sorted(sys.path_importer_cache))",
+        "shelf_threads_of_parts": "import threading\nr = []\ndef f(name):\n    import sys\n    r.append(__import__(name) is sys.modules[name])\nt = [threading.Thread(target=f, args=(name,)) for name in ('typing', 'enum', 're', 'functools', 'contextlib') * 3]\n"
+        "for x in t: x.start()\nfor x in t: x.join()\nimport typing, enum, re, sys\nprint(r, re.enum is enum is sys.modules['enum'], typing.re is not None)",
+        "shelf_shadowed_in_path": "import os, sys; os.mkdir('/tmp/lib'); open('/tmp/lib/keyword.py', 'w').write('from operator import *; print(__file__); kwlist = []; iskeyword = print')\nsys.path.insert(0, '/tmp/lib')\nimport typing; print(typing.NamedTuple('A', [('b', int)]))",
+        "shelf_shadowed_late": "import os, sys, operator, importlib.util; os.chdir('/tmp'); s = importlib.util.find_spec('typing'); open('/tmp/keyword.py', 'w').write('print(__file__); kwlist = []; iskeyword = print')\nm = importlib.util.module_from_spec(s); s.loader.exec_module(m); print(m.__name__)",
+        "shelf_odd_path": "import sys; sys.path[:0] = [b'/tmp', None, [], '/nowhere', '/etc/passwd', '/usr/lib']; import typing; print(typing.List, sorted(sys.path_importer_cache))",
+        "shelf_no_directory": "import os, sys; os.mkdir('/tmp/gone'); os.chdir('/tmp/gone'); os.rmdir('/tmp/gone'); import typing; print(typing.List, sorted(sys.path_importer_cache))",
+        "shelf_elsewhere_compiled": "import sys; sys.pycache_prefix = '/tmp/cache'; import typing, enum; print(typing.__cached__, enum.__cached__, enum.__spec__.cached)",
+        "shelf_twice": "import typing, sys; a = typing; del sys.modules['typing']; import typing; print(a is typing, a.List is typing.List); import re; b = re; del sys.modules['re']; import re; print(b is re)",
+        "shelf_nested_gone": "import re, sys; del sys.modules['enum']; import typing; print(list(sys.modules)); import enum; print(re.RegexFlag.__mro__[1] is enum.IntFlag)",
+        "shelf_shadowed": "import os; os.chdir('/tmp'); open('enum.py', 'w').write('print(__name__, __file__)\\nclass IntFlag: pass\\n')\nimport typing",
+        "shelf_shadowed_first": "import os; os.chdir('/tmp'); open('typing.py', 'w').write('x=')\nimport typing",
+        "shelf_shadowed_with_an_error": "import os; os.chdir('/tmp'); open('keyword.py', 'w').write('def f():\\n    1/0\\nf()')\nimport typing",
+        "shelf_in_another": "import os; os.chdir('/tmp'); open('mine.py', 'w').write('import re\\n1/0')\nimport mine",
+        "shelf_finder": "import sys\nclass F:\n    def find_spec(self, name, path, target=None): print(name, path)\nsys.meta_path.insert(0, F())\nimport typing",
+        "shelf_import_hook": "import builtins\nold = builtins.__import__\ndef hook(name, *a, **k):\n    print(name, a[2:]); return old(name, *a, **k)\nbuiltins.__import__ = hook\nimport typing",
+        "shelf_reload": "import importlib, re, typing; a = re.compile; importlib.reload(re); print(re.compile is a)",
+        "shelf_recipe": "import importlib.util, sys; s = importlib.util.find_spec('typing'); m = importlib.util.module_from_spec(s); sys.modules['typing'] = m; s.loader.exec_module(m); print(m.List, len(vars(m))); import typing; print(typing is m)",
+        "shelf_lazy": "import importlib.util, sys\ns = importlib.util.find_spec('typing'); l = importlib.util.LazyLoader(s.loader); s.loader = l; m = importlib.util.module_from_spec(s); sys.modules['typing'] = m; l.exec_module(m); print(type(m)); print(m.List)",
+        "shelf_threads": "import threading\nr = []\ndef f(name): r.append(__import__(name))\nt = [threading.Thread(target=f, args=(name,)) for name in ('typing', 'collections', 're', 'enum', 'typing', 're')]\n"
+        "[x.start() for x in t]; [x.join() for x in t]\nprint(sorted(m.__name__ for m in r), len({id(m) for m in r}), all(len(vars(m)) > 20 for m in r))",
+        "shelf_subclasses": "print(len(object.__subclasses__()))",
+        "shelf_values": "from collections import Counter, OrderedDict, deque, namedtuple; P = namedtuple('P', 'x y'); import pickle; print(P(1, 2), pickle.loads(pickle.dumps(Counter('aab'))), OrderedDict(a=1), deque([1]))",
+        "shelf_generics": "from typing import *\nT = TypeVar('T')\nclass A(Generic[T]): pass\nprint(A[int], get_type_hints(A), NamedTuple('N', [('x', int)])(1))",
+        "shelf_at_the_end": "import typing\ndef gone(self): print('gone')\nclass A(typing.Generic[typing.TypeVar('T')]): pass\na = A(); A.__del__ = gone",
+        "shelf_at_the_end_of_a_class": "import typing, enum; setattr(enum.Enum, '__' + 'del__', lambda self: print('gone')); import re; print(re.I)",
+        "shelf_at_the_end_of_a_module": "import typing\nclass A:\n    def __del__(self): print('gone')\ntyping.mine = A()",
+    }
+)
 
 INPUT = "one\ntwo\nthree\n"
 
@@ -265,8 +288,13 @@ ADDRESS = re.compile(rb"0x[0-9a-f]{8,}")
 
 
 def told(result):
-    return {"outcome": str(result.outcome), "exit_code": result.exit_code, "signal": result.signal, "stdout": ADDRESS.sub(b"0x", result.stdout),
-            "stderr": ADDRESS.sub(b"0x", result.stderr)}
+    return {
+        "outcome": str(result.outcome),
+        "exit_code": result.exit_code,
+        "signal": result.signal,
+        "stdout": ADDRESS.sub(b"0x", result.stdout),
+        "stderr": ADDRESS.sub(b"0x", result.stderr),
+    }
 
 FILES = {
     "nothing": "",

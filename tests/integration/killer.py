@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kills a process of an engine between two of its system calls (guests/killer.c), and shows whether the processes of a sandbox are frozen.
-"""
+"""Kills a process of an engine between two of its system calls (guests/killer.c), and shows whether
+the processes of a sandbox are frozen."""
 import contextlib
 import subprocess
 from pathlib import Path
@@ -13,7 +13,13 @@ class Killer:
     """Of the next child of `pid` with that name, or ("-") of itself; `said` is its last line once the block is left."""
 
     def __init__(self, pid, name, step):
-        self.process = subprocess.Popen([guest("killer"), str(pid), name, str(step)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen(
+            [guest("killer"), str(pid), name, str(step)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
         if self.process.stdout.readline() != "ready\n":
             why = self.process.communicate()[1]
             if "Operation not permitted" in why:

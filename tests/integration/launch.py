@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A launcher driven by hand (src/guest/guest.h), with a plan that a real engine compiled: for what its sandboxes do with layers of files.
+"""A launcher driven by hand (src/guest/guest.h), with a plan that a real engine compiled: for what
+its sandboxes do with layers of files.
 
-`plan_of` takes the plan from an engine that believes it starts a launcher. A Launcher has template and sandboxes; a Box is one sandbox, whose `layer` is a descriptor of its private
+`plan_of` takes the plan from an engine that believes it starts a launcher. A Launcher has template
+and sandboxes; a Box is one sandbox, whose `layer` is a descriptor of its private
 file system. All of it ends with the process.
 """
 
@@ -18,7 +20,20 @@ from typing import List, Optional, Sequence, Tuple
 from harness import DEADLINE, Caller, binaries, place
 
 PLAN, CREATE, EXEC, _SESSION, _SIGNAL, _FREEZE, _THAW, _FILES, COPY = range(1, 10)
-TEMPLATE_READY, CREATED, CREATE_FAILED, BOX_READY, FAILED, STARTED, EXEC_FAILED, EXITED, _SIGNALLED, _FROZEN, _SERVED, COPIED = range(1, 13)
+(
+    TEMPLATE_READY,
+    CREATED,
+    CREATE_FAILED,
+    BOX_READY,
+    FAILED,
+    STARTED,
+    EXEC_FAILED,
+    EXITED,
+    _SIGNALLED,
+    _FROZEN,
+    _SERVED,
+    COPIED,
+) = range(1, 13)
 ARG, ENV, CWD = 1, 2, 3
 ID = 7
 BYTES, ENTRIES = 15, 16
@@ -48,7 +63,19 @@ class Record:
     """An answer of the guest layer (struct guest_record), with its descriptors."""
 
     def __init__(self, message: bytes, fds: List[int]) -> None:
-        self.kind, self.stage, self.operation, self.error, self.serial, self.value, self.wall_ns, self.cpu_ns, self.rss, self.read, self.written = struct.unpack("IIIiQQQQQQQ", message)
+        (
+            self.kind,
+            self.stage,
+            self.operation,
+            self.error,
+            self.serial,
+            self.value,
+            self.wall_ns,
+            self.cpu_ns,
+            self.rss,
+            self.read,
+            self.written,
+        ) = struct.unpack("IIIiQQQQQQQ", message)
         self.fds = fds
 
     def __repr__(self) -> str:
@@ -56,7 +83,13 @@ class Record:
 
 
 def field(tag: int, value: object) -> bytes:
-    data = struct.pack("Q", value) if isinstance(value, int) else value if isinstance(value, bytes) else str(value).encode()
+    data = (
+        struct.pack("Q", value)
+        if isinstance(value, int)
+        else value
+        if isinstance(value, bytes)
+        else str(value).encode()
+    )
     if not isinstance(value, int):
         data += b"\0"
     return struct.pack("II", tag, len(data)) + data + bytes(-len(data) % 8)
@@ -69,7 +102,14 @@ class Peer:
         self.socket = end
         end.settimeout(DEADLINE)
 
-    def send(self, kind: int, fields: Sequence[Tuple[int, object]] = (), fds: Sequence[int] = (), flags: int = 0, serial: int = 0) -> None:
+    def send(
+        self,
+        kind: int,
+        fields: Sequence[Tuple[int, object]] = (),
+        fds: Sequence[int] = (),
+        flags: int = 0,
+        serial: int = 0,
+    ) -> None:
         message = struct.pack("IIQ", kind, flags, serial) + b"".join(field(tag, value) for tag, value in fields)
         self.socket.sendmsg([message], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else [])
 
@@ -99,7 +139,9 @@ class Box(Peer):
         if self.pidfd < 0:
             return
         self.socket.close()
-        signal.pidfd_send_signal(self.pidfd, signal.SIGKILL) if hasattr(signal, "pidfd_send_signal") else os.kill(self.pid, signal.SIGKILL)
+        signal.pidfd_send_signal(self.pidfd, signal.SIGKILL) if hasattr(
+            signal, "pidfd_send_signal"
+        ) else os.kill(self.pid, signal.SIGKILL)
         select.select([self.pidfd], [], [], DEADLINE)
         os.waitpid(self.pid, 0x40000000)  # __WALL: it has no exit signal
         os.close(self.pidfd)
@@ -112,7 +154,12 @@ class Box(Peer):
     def run(self, *argv: str, check: bool = True) -> str:
         reader, writer = os.pipe()
         with open(os.devnull, "rb") as null, open(reader, "rb") as output:
-            fields = [*((ARG, word) for word in argv), (ENV, "PATH=/usr/bin:/bin"), (ENV, "LANG=C.UTF-8"), (CWD, "/tmp")]
+            fields = [
+                *((ARG, word) for word in argv),
+                (ENV, "PATH=/usr/bin:/bin"),
+                (ENV, "LANG=C.UTF-8"),
+                (CWD, "/tmp"),
+            ]
             self.send(EXEC, fields, [null.fileno(), writer, writer], serial=1)
             os.close(writer)
             answer = self.receive()
@@ -140,8 +187,16 @@ class Launcher(Peer):
             os.set_inheritable(3, True)
 
         self.process = subprocess.Popen(
-            [program, str(ID_BASE if caller.uid == 0 else 0), "late"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, close_fds=True,
-            pass_fds=[3, fd], preexec_fn=place_socket, cwd="/", **caller.identity())
+            [program, str(ID_BASE if caller.uid == 0 else 0), "late"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            close_fds=True,
+            pass_fds=[3, fd],
+            preexec_fn=place_socket,
+            cwd="/",
+            **caller.identity(),
+        )
         theirs.close()
         memory = os.memfd_create("plan", os.MFD_CLOEXEC)
         os.write(memory, plan)
@@ -159,8 +214,16 @@ class Launcher(Peer):
         self.socket.close()
         self.process.wait(DEADLINE)
 
-    def create(self, layers: Sequence[int] = (), size: Optional[Tuple[int, int]] = None, expect: int = BOX_READY, own_id: int = 0) -> Box:
-        """A sandbox on these layers, bottom first; `size`: bytes and entries of its files. With another `expect` the record is in `answer`. With `own_id` it is to have that id, but gets no mounts of host files for it."""
+    def create(
+        self,
+        layers: Sequence[int] = (),
+        size: Optional[Tuple[int, int]] = None,
+        expect: int = BOX_READY,
+        own_id: int = 0,
+    ) -> Box:
+        """A sandbox on these layers, bottom first; `size`: bytes and entries of its files. With
+        another `expect` the record is in `answer`. With `own_id` it is to have that id, but gets no
+        mounts of host files for it."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         fields = [(BYTES, size[0]), (ENTRIES, size[1])] if size else []
         fds, flags = [theirs.fileno(), *layers], LAYERED | len(layers) << LAYERS_SHIFT

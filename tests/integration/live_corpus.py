@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Programs that check their own state: the corpus of checkpoints.
 
-Each says "ready" (or "absent": the sandbox has not what it is about) once it has its state, and then, for each line it reads, "ok" if all of that is still as it should be: in the process that was
+Each says "ready" (or "absent": the sandbox has not what it is about) once it has its state, and
+then, for each line it reads, "ok" if all of that is still as it should be: in the process that was
 captured, and in each that was made of it. At the end of its input it ends with 0.
 
 PROGRAMS: by name, the command; `files` is what that needs in its sandbox, and `missing` what the machine lacks.
@@ -17,7 +18,8 @@ from harness import compiled
 import contextlib
 from live_corpus_languages import GO, JAVA, NODE, PERL, SHELL, SHELLS
 
-# What a Python program of the corpus is: `begin` makes a state, `check` looks at it; both may use all that is imported here.
+# What a Python program of the corpus is: `begin` makes a state, `check` looks at it; both may use
+# all that is imported here.
 PYTHON = """
 import asyncio, ctypes, fcntl, hashlib, io, json, mmap, os, queue, random, re, select, signal, socket, sqlite3, struct, subprocess, sys, tempfile, threading, time, zlib
 from concurrent.futures import ThreadPoolExecutor
@@ -1125,7 +1127,8 @@ def missing(name):
 
 
 def begin(box, name):
-    """The program, in a sandbox that has its files, once it has its state; the test is skipped where that is not to be had."""
+    """The program, in a sandbox that has its files, once it has its state; the test is skipped
+    where that is not to be had."""
     process = box.spawn(PROGRAMS[name])
     first = process.stdout.readline()
     if first == b"absent\n":

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sandboxes of many users: a caller whose runs have them, for suites that hold in both kinds, and an image with users, programs and owners."""
+"""Sandboxes of many users: a caller whose runs have them, for suites that hold in both kinds, and
+an image with users, programs and owners."""
 
 import fcntl
 import functools
@@ -27,7 +28,9 @@ class ManyUsers(Caller):
             if "process" in argv:
                 pytest.skip("isolation process has no users of its own")
             if self.uid and {"--shared", "--writable"} & {*argv}:
-                pytest.skip("directories of the host to write to are refused to an ordinary user's sandboxes of many users")
+                pytest.skip(
+                    "directories of the host to write to are refused to an ordinary user's sandboxes of many users"
+                )
             argv[2:2] = ["--users", "many"]
         return super().popen(argv, **options)
 

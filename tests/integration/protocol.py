@@ -80,7 +80,12 @@ class Client:
         return answer["PLAN"]
 
     def run(self, plan, *argv, operation=None, **more):
-        fields = [("PLAN", plan), ("OPERATION", operation or os.urandom(16)), *(("ARG", word) for word in argv), *more.items()]
+        fields = [
+            ("PLAN", plan),
+            ("OPERATION", operation or os.urandom(16)),
+            *(("ARG", word) for word in argv),
+            *more.items(),
+        ]
         return self.send(RUN, fields)
 
     def kill(self, serial, outcome=ERROR):

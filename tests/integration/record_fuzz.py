@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Changes live files and lets an engine wake what they hold.
 
-The model: a file that `rollbox export --live` wrote is taken apart; something in its record, a layer or an image is changed; all digests are made right
-again, as a forger of a file would. It gets to the engine in one of two ways: by `rollbox import`, or by changing what was imported where it lies in the
-store. Then a command is run in it. Each file must be refused in words, or work; the engine must live, report nothing, and answer.
+The model: a file that `rollbox export --live` wrote is taken apart; something in its record, a
+layer or an image is changed; all digests are made right
+again, as a forger of a file would. It gets to the engine in one of two ways: by `rollbox import`,
+or by changing what was imported where it lies in the
+store. Then a command is run in it. Each file must be refused in words, or work; the engine must
+live, report nothing, and answer.
 
-As a program: record_fuzz.py SEED SECONDS runs for so long and prints what was found. It uses the engine of build-asan if that is there.
+As a program: record_fuzz.py SEED SECONDS runs for so long and prints what was found. It uses the
+engine of build-asan if that is there.
 """
 
 import collections
@@ -30,8 +34,37 @@ ASAN = TREE / "build-asan"
 MAGIC = b"rollbox live 1\n\0"
 PATIENCE = 60                   # seconds; far more than any of these takes
 
-VALUES = [-1, 0, 1, 2, 3, 255, 2**31, 2**32 - 1, 2**32, 2**53, 2**63 - 1, -(2**63), 1.5, True, False, None, "", "x" * 70, "../../etc", "2f" * 3000, "/etc/shadow", "00", "\x1b[31m", "‮",
-          [], {}, [[]] * 5, {"a": 1}, "7f454c46"]
+VALUES = [
+    -1,
+    0,
+    1,
+    2,
+    3,
+    255,
+    2**31,
+    2**32 - 1,
+    2**32,
+    2**53,
+    2**63 - 1,
+    -(2**63),
+    1.5,
+    True,
+    False,
+    None,
+    "",
+    "x" * 70,
+    "../../etc",
+    "2f" * 3000,
+    "/etc/shadow",
+    "00",
+    "\x1b[31m",
+    "‮",
+    [],
+    {},
+    [[]] * 5,
+    {"a": 1},
+    "7f454c46",
+]
 WORDS = [0, 1, 2, 2**32 - 1, 2**32, 2**63, 2**64 - 1, 4096, 2**47]
 HEADER = 1200                   # bytes at the end of an image: its header
 TABLES = 40000                  # and the tables before it
@@ -131,10 +164,19 @@ def change_live(case, chance):
     if not isinstance(live.get(kind), list):
         return None
     if kind == "commands" and commands:
-        row = {**copy.deepcopy(chance.choice(commands)), "pid": chance.randrange(2, 40), "operation": f"{chance.randrange(2**64):016x}", "terminal": chance.random() < 0.3}
+        row = {
+            **copy.deepcopy(chance.choice(commands)),
+            "pid": chance.randrange(2, 40),
+            "operation": f"{chance.randrange(2**64):016x}",
+            "terminal": chance.random() < 0.3,
+        }
         row = {key: value for key, value in row.items() if chance.random() < 0.95}
     elif kind == "pipes":
-        row = {"command": chance.randrange(-1, len(commands) + 1), "slot": chance.randrange(0, 12), "written": chance.random() < 0.7}
+        row = {
+            "command": chance.randrange(-1, len(commands) + 1),
+            "slot": chance.randrange(0, 12),
+            "written": chance.random() < 0.7,
+        }
     else:
         row = chance.randrange(-1, len(commands) + 1)
     live[kind].insert(chance.randrange(len(live[kind]) + 1), row)
@@ -176,7 +218,16 @@ def change_image(case, chance):
         change_bytes(case, chance, name, size - chance.choice((HEADER, TABLES, TABLES, size)), size)
 
 
-CHANGES = [change_record, change_record, change_record, change_live, change_live, change_layer, change_image, change_image]
+CHANGES = [
+    change_record,
+    change_record,
+    change_record,
+    change_live,
+    change_live,
+    change_layer,
+    change_image,
+    change_image,
+]
 
 
 def is_newer(program, other):
@@ -197,18 +248,36 @@ class Engine:
 
     def start(self):
         with open(self.log, "ab") as log:
-            self.process = subprocess.Popen([self.programs / "rollbox-engine", "--socket", self.socket], env=self.environment, stdin=subprocess.DEVNULL, stderr=log)
+            self.process = subprocess.Popen(
+                [self.programs / "rollbox-engine", "--socket", self.socket],
+                env=self.environment,
+                stdin=subprocess.DEVNULL,
+                stderr=log,
+            )
         while self("ps").returncode != 0:
             assert self.process.poll() is None, self.log.read_text()[-2000:]
 
     def __call__(self, command, *arguments):
-        done = subprocess.run([BUILD / "rollbox", command, "--socket", self.socket, *arguments], capture_output=True, text=True, errors="backslashreplace",
-                              env=self.environment, stdin=subprocess.DEVNULL, timeout=PATIENCE)
+        done = subprocess.run(
+            [BUILD / "rollbox", command, "--socket", self.socket, *arguments],
+            capture_output=True,
+            text=True,
+            errors="backslashreplace",
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+            timeout=PATIENCE,
+        )
         return done
 
     def reports(self):
         text = self.log.read_text(errors="replace")
-        return [line for line in text.splitlines() if "ERROR: AddressSanitizer" in line or "ERROR: LeakSanitizer" in line or "runtime error" in line]
+        return [
+            line
+            for line in text.splitlines()
+            if "ERROR: AddressSanitizer" in line
+            or "ERROR: LeakSanitizer" in line
+            or "runtime error" in line
+        ]
 
     def end(self):
         self.process.terminate()
@@ -229,12 +298,27 @@ def make_files(engine):
     files = []
     for name in ("pipes", "terminal", "tree"):
         ok("create", "--name", name)
-        ok("exec", name, "--", "sh", "-c", "mkdir /tmp/d; echo hello > /tmp/d/f; ln -s d/f /tmp/l; mkfifo /tmp/p; echo said")
+        ok(
+            "exec",
+            name,
+            "--",
+            "sh",
+            "-c",
+            "mkdir /tmp/d; echo hello > /tmp/d/f; ln -s d/f /tmp/l; mkfifo /tmp/p; echo said",
+        )
         if name == "terminal":
             ok("snapshot", name, "--as", "first")
             ok("exec", "--detach", "-t", name, "--", "sh", "-c", "touch /tmp/up; read x; sleep 100000")
         elif name == "tree":
-            ok("exec", "--detach", name, "--", "sh", "-c", "sleep 100001 | sleep 100002 & sleep 100003 & touch /tmp/up; wait")
+            ok(
+                "exec",
+                "--detach",
+                name,
+                "--",
+                "sh",
+                "-c",
+                "sleep 100001 | sleep 100002 & sleep 100003 & touch /tmp/up; wait",
+            )
         if name != "tree":
             ok("exec", "--detach", name, "--", "sh", "-c", "touch /tmp/up2; sleep 100000")
             ready(name, "/tmp/up2")
@@ -265,7 +349,11 @@ class Fuzzer:
     def is_refused(self, case, done):
         """In words, with the status of rollbox's own errors."""
         words = done.stderr.strip()
-        if done.returncode != 125 or not words or any(ord(c) < 32 or 0x7F <= ord(c) < 0xA0 or c in "‪‫‬‭‮" for c in words):
+        if (
+            done.returncode != 125
+            or not words
+            or any(ord(c) < 32 or 0x7F <= ord(c) < 0xA0 or c in "‪‫‬‭‮" for c in words)
+        ):
             self.fail(case, "refused in an odd way", done.returncode, words[-300:])
         return words
 
@@ -289,7 +377,9 @@ class Fuzzer:
         members = self.chance.choice(self.files)
         case = Case(members)
         for _ in range(self.chance.choice((1, 1, 1, 2, 3))):
-            with contextlib.suppress(AttributeError, TypeError, KeyError, IndexError):      # what it looks for was changed away before
+            with contextlib.suppress(
+                AttributeError, TypeError, KeyError, IndexError
+            ):  # what it looks for was changed away before
                 self.chance.choice(CHANGES)(case, self.chance)
         path = self.engine.directory / "case.live"
         in_store = self.chance.random() < 0.4
@@ -300,7 +390,13 @@ class Fuzzer:
                 if in_store:
                     self.tamper(case)
                 done = self.engine("exec", "box", "--", "cat", "/tmp/d/f")
-                outcome = f"{'store' if in_store else 'import'}, wake: " + (self.is_refused(case, done)[:100] if done.returncode == 125 else "works" if done.stdout == "hello\n" else f"status {done.returncode}")
+                outcome = f"{'store' if in_store else 'import'}, wake: " + (
+                    self.is_refused(case, done)[:100]
+                    if done.returncode == 125
+                    else "works"
+                    if done.stdout == "hello\n"
+                    else f"status {done.returncode}"
+                )
                 for command in ("tree", "inspect", "ps"):
                     self.engine(command, *([] if command == "ps" else ["box"]))
                 self.engine("rm", "box")
@@ -349,7 +445,9 @@ def main(seed, seconds):
         print(n, outcome)
     for row in fuzzer.bad[:40]:
         print("BAD", *row)
-    print(f"{fuzzer.n} cases with seed {seed} in {directory}, engine's status {status}, reports {engine.reports()}: {'FAIL' if fuzzer.bad or status or engine.reports() else 'PASS'}")
+    print(
+        f"{fuzzer.n} cases with seed {seed} in {directory}, engine's status {status}, reports {engine.reports()}: {'FAIL' if fuzzer.bad or status or engine.reports() else 'PASS'}"
+    )
     return bool(fuzzer.bad or status or engine.reports())
 
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""For tests of the store and of hibernated sessions: a store of the test's own, an engine that uses it, and a sandbox there."""
+"""For tests of the store and of hibernated sessions: a store of the test's own, an engine that uses
+it, and a sandbox there."""
 
 import json
 import os
@@ -54,7 +55,11 @@ def failing(tmp_path, monkeypatch):
 
 
 def store_tells(command, status=0, **environment):
-    done = subprocess.run([BUILD / "rollbox", "store", command, "--json"], capture_output=True, env={**os.environ, **environment})
+    done = subprocess.run(
+        [BUILD / "rollbox", "store", command, "--json"],
+        capture_output=True,
+        env={**os.environ, **environment},
+    )
     assert done.returncode == status, done.stderr
     return json.loads(done.stdout) if status != -signal.SIGKILL else None
 
@@ -85,7 +90,11 @@ class Shared:
         self.engine.close()
         self.end(signal.SIGTERM)
 
-FAULTS = json.loads(subprocess.run([BUILD / "rollbox-store", "faults", "--json"], capture_output=True, check=True).stdout)["faults"]
+FAULTS = json.loads(
+    subprocess.run(
+        [BUILD / "rollbox-store", "faults", "--json"], capture_output=True, check=True
+    ).stdout
+)["faults"]
 
 
 def asleep(store):

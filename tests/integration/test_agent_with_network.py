@@ -17,9 +17,18 @@ def played(request):
     if caller.call("/usr/bin/python3", "-c", "import pip").returncode != 0:
         skip("needs pip: the agent installs a package")
     environment = caller.environment(
-        PYTHONPATH=str(TREE / "python"), ROLLBOX_LIBRARY=str(binaries() / "librollbox.so"), ROLLBOX_STORE=str(caller.home / "store")
+        PYTHONPATH=str(TREE / "python"),
+        ROLLBOX_LIBRARY=str(binaries() / "librollbox.so"),
+        ROLLBOX_STORE=str(caller.home / "store"),
     )
-    done = caller.call(sys.executable, "-B", TREE / "examples/agent_with_network.py", "--json", env=environment, timeout=2 * DEADLINE)
+    done = caller.call(
+        sys.executable,
+        "-B",
+        TREE / "examples/agent_with_network.py",
+        "--json",
+        env=environment,
+        timeout=2 * DEADLINE,
+    )
     assert done.returncode == 0, done.stdout.decode()[-3000:] + done.stderr.decode()[-3000:]
     return json.loads(done.stdout)
 

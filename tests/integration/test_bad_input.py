@@ -44,7 +44,12 @@ def error(done, status=125):
 
 
 def error_result(result, code):
-    assert (result.outcome, result.exit_code, result.signal, result.error["code"]) == ("error", None, None, code), result.told
+    assert (result.outcome, result.exit_code, result.signal, result.error["code"]) == (
+        "error",
+        None,
+        None,
+        code,
+    ), result.told
     assert result.error["message"] and "\n" not in result.error["message"] and result.error["stage"], result.error
     return result.error["message"]
 
@@ -216,7 +221,8 @@ def test_bad_flag(caller, flags):
     ids=" ".join,
 )
 def test_limit_too_small_to_run(caller, flags):
-    """A limit so small that hardly anything runs gives an outcome or one error: no hang, no crash, no exit of what did not run."""
+    """A limit so small that hardly anything runs gives an outcome or one error: no hang, no crash,
+    no exit of what did not run."""
     result = caller.run(*flags, "--", "sh", "-c", "exit 7", timeout=30)
     assert result.outcome in ("exit", "signal", "timeout", "out_of_memory", "output_limit", "error"), result.told
     if result.outcome == "error":
@@ -256,7 +262,8 @@ def test_limit_too_small_to_run(caller, flags):
     ids=range(21),
 )
 def test_bad_policy(caller, text, what):
-    """A policy that is not valid is refused before anything runs, naming the key; an unknown one with the one that was meant."""
+    """A policy that is not valid is refused before anything runs, naming the key; an unknown one
+    with the one that was meant."""
     path = caller.home / "policy.json"
     path.write_bytes(text.encode("latin-1"))
     caller.own(path)
@@ -288,7 +295,13 @@ def test_policy_of_a_megabyte(caller):
     """A very large policy, and one nested very deeply, are an answer or an error, not a crash."""
     many = {"env": {f"V{i}": "x" * 100 for i in range(8000)}}
     done = caller.rollbox(
-        "run", "--policy", caller.write(caller.home / "large.json", json.dumps(many)), "--", "sh", "-c", "echo ${#V7999}"
+        "run",
+        "--policy",
+        caller.write(caller.home / "large.json", json.dumps(many)),
+        "--",
+        "sh",
+        "-c",
+        "echo ${#V7999}",
     )
     assert (
         done.returncode == 0
@@ -337,7 +350,8 @@ def test_unread_input_is_no_error(caller):
 
 
 def test_input_that_cannot_be_read(caller):
-    """A command that would have seen a false end of its input has no result. An input that is not open for reading (nohup's) is empty."""
+    """A command that would have seen a false end of its input has no result. An input that is not
+    open for reading (nohup's) is empty."""
     for name, flags, status, told in (
         ("/etc", os.O_RDONLY, 125, b"cannot read standard input: Is a directory"),
         ("/proc/self/mem", os.O_RDONLY, 125, b"cannot read standard input: Input/output error"),
@@ -373,10 +387,17 @@ def test_full_device_as_output(caller):
 def test_batch_onto_a_full_disk(caller):
     """A batch whose results cannot be written says so and ends; it does not run everything for nothing."""
     source = caller.write(
-        caller.home / "jobs.jsonl", "".join(json.dumps({"id": str(i), "argv": ["echo", "x" * 5000]}) + "\n" for i in range(100))
+        caller.home / "jobs.jsonl",
+        "".join(
+            json.dumps({"id": str(i), "argv": ["echo", "x" * 5000]}) + "\n" for i in range(100)
+        ),
     )
     done = caller.rollbox("batch", source, "-o", "/dev/full")
-    assert done.returncode not in (0, 1, 134, 139) and b"No space left" in done.stderr or b"/dev/full" in done.stderr, done
+    assert (
+        done.returncode not in (0, 1, 134, 139)
+        and b"No space left" in done.stderr
+        or b"/dev/full" in done.stderr
+    ), done
     program = [
         "unshare",
         "--mount",
@@ -443,16 +464,23 @@ def test_closed_standard_streams(caller):
     ids=range(25),
 )
 def test_bad_job(caller, line):
-    """A bad job is an error, its line named, and no job is lost for it: those beside it have results, or nothing was run at all."""
+    """A bad job is an error, its line named, and no job is lost for it: those beside it have
+    results, or nothing was run at all."""
     home = caller.directory()
     source = home / "jobs.jsonl"
     source.write_bytes(
-        b'{"id": "first", "argv": ["echo", "1"]}\n' + line.encode("latin-1") + b'\n{"id": "last", "argv": ["echo", "2"]}\n'
+        b'{"id": "first", "argv": ["echo", "1"]}\n'
+        + line.encode("latin-1")
+        + b'\n{"id": "last", "argv": ["echo", "2"]}\n'
     )
     caller.own(source)
     done = caller.rollbox("batch", source, "-o", home / "rows.jsonl")
     assert done.returncode in (1, 125), done
-    rows = [json.loads(row) for row in (home / "rows.jsonl").read_text().splitlines()] if (home / "rows.jsonl").exists() else []
+    rows = (
+        [json.loads(row) for row in (home / "rows.jsonl").read_text().splitlines()]
+        if (home / "rows.jsonl").exists()
+        else []
+    )
     if done.returncode == 125:
         assert b"2" in done.stderr, done
     else:
@@ -465,9 +493,16 @@ def test_bad_job(caller, line):
 def test_duplicate_ids(caller):
     """Rows do not distinguish two jobs of one id: an error says so, or both have a row."""
     home = caller.directory()
-    source = caller.write(home / "jobs.jsonl", '{"id": "a", "argv": ["echo", "1"]}\n{"id": "a", "argv": ["echo", "2"]}\n')
+    source = caller.write(
+        home / "jobs.jsonl",
+        '{"id": "a", "argv": ["echo", "1"]}\n{"id": "a", "argv": ["echo", "2"]}\n',
+    )
     done = caller.rollbox("batch", source, "-o", home / "rows.jsonl")
-    assert done.returncode in (1, 125) and b"" != done.stderr or len((home / "rows.jsonl").read_text().splitlines()) == 2, done
+    assert (
+        done.returncode in (1, 125)
+        and b"" != done.stderr
+        or len((home / "rows.jsonl").read_text().splitlines()) == 2
+    ), done
 
 
 def test_empty_batch(caller):
@@ -493,8 +528,18 @@ TREE_OF_PROCESSES = (
 
 @pytest.mark.parametrize("isolation", ["namespace", "process"])
 def test_killed_engine(caller, isolation):
-    """An engine killed in the middle of a run: the command says so and ends with 125, and no process of the sandbox is left."""
-    with caller.start("--isolation", isolation, "--processes", "1000", "--", *PYTHON, TREE_OF_PROCESSES, marker("engine")) as run:
+    """An engine killed in the middle of a run: the command says so and ends with 125, and no
+    process of the sandbox is left."""
+    with caller.start(
+        "--isolation",
+        isolation,
+        "--processes",
+        "1000",
+        "--",
+        *PYTHON,
+        TREE_OF_PROCESSES,
+        marker("engine"),
+    ) as run:
         assert run.line() == "up"
         family = run.family()
         engine = engine_of(run.process.pid)
@@ -511,7 +556,15 @@ def test_killed_engine_json(caller):
     grant = caller.directory(0o777)
     os.mkfifo(grant / "fifo")
     os.chmod(grant / "fifo", 0o666)
-    with caller.start("--json", "--shared", grant, "--", "sh", "-c", f"echo before; echo up > {grant}/fifo; sleep 1000") as run:
+    with caller.start(
+        "--json",
+        "--shared",
+        grant,
+        "--",
+        "sh",
+        "-c",
+        f"echo before; echo up > {grant}/fifo; sleep 1000",
+    ) as run:
         with open(grant / "fifo") as fifo:
             assert fifo.read() == "up\n"
         family = run.family()
@@ -537,7 +590,16 @@ def test_stopped_engine_killed(caller):
 @pytest.mark.parametrize("isolation", ["namespace", "process"])
 def test_killed_client(caller, isolation):
     """A command killed with SIGKILL: its private engine and its sandbox are gone, setsid children included."""
-    with caller.start("--isolation", isolation, "--processes", "1000", "--", *PYTHON, TREE_OF_PROCESSES, marker("client")) as run:
+    with caller.start(
+        "--isolation",
+        isolation,
+        "--processes",
+        "1000",
+        "--",
+        *PYTHON,
+        TREE_OF_PROCESSES,
+        marker("client"),
+    ) as run:
         assert run.line() == "up"
         family = run.family()
         run.process.kill()
@@ -590,7 +652,9 @@ def test_killed_batch_resumes(caller):
     done = caller.call(*command)
     assert done.returncode == 0, done
     rows = [json.loads(line) for line in (home / "rows.jsonl").read_text().splitlines()]
-    assert sorted(int(row["id"]) for row in rows) == list(range(40)) and all(row["stdout"] == row["id"] + "\n" for row in rows)
+    assert sorted(int(row["id"]) for row in rows) == list(range(40)) and all(
+        row["stdout"] == row["id"] + "\n" for row in rows
+    )
     ran = (grant / "log").read_text().split()
     assert len(ran) <= 42 and all(ran.count(str(i)) == 1 for i in range(19)), ran
 
@@ -617,7 +681,11 @@ def test_two_engines_on_one_socket(caller):
     path = caller.directory() / "engine"
     with SharedEngine(caller, path):
         text = caller.rollbox("engine", "start", "--socket", path)
-        assert text.returncode not in (0, 134, 139) and text.stderr.count(b"\n") == 1 and str(path).encode() in text.stderr, text
+        assert (
+            text.returncode not in (0, 134, 139)
+            and text.stderr.count(b"\n") == 1
+            and str(path).encode() in text.stderr
+        ), text
         assert caller.rollbox("run", "--engine", path, "--", "echo", "works").stdout == b"works\n"
 
 
@@ -652,18 +720,31 @@ def test_shared_socket_is_private_to_its_user(caller):
 
 @pytest.mark.parametrize("grant", ["--readable", "--shared"])
 def test_shared_socket_serves_no_guest(caller, grant):
-    """A guest that finds the socket in what it was granted has the caller's id, and could have asked for any sandbox."""
+    """A guest that finds the socket in what it was granted has the caller's id, and could have
+    asked for any sandbox."""
     home = caller.directory(0o755)
     secret = caller.write(home / "secret", "reached\n")
     with SharedEngine(caller, home / "engine"):
-        inside = (binaries() / "rollbox", "run", "--json", "--engine", home / "engine", "--readable", secret, "--", "cat", secret)
+        inside = (
+            binaries() / "rollbox",
+            "run",
+            "--json",
+            "--engine",
+            home / "engine",
+            "--readable",
+            secret,
+            "--",
+            "cat",
+            secret,
+        )
         for engine in ((), ("--engine", home / "engine")):
             result = caller.run(*engine, grant, home / "engine", "--readable", binaries(), "--", *inside)
             assert result.exit_code == 125 and "reached" not in result.stdout, result.told
         assert caller.run("--engine", home / "engine", "--readable", secret, "--", "cat", secret).stdout == "reached\n"
 
 
-# In a pid namespace of its own, whose ids no other process takes. Prints what the engine says to a process that inherited the connection of an ended one, whose id another process has by now.
+# In a pid namespace of its own, whose ids no other process takes. Prints what the engine says to a
+# process that inherited the connection of an ended one, whose id another process has by now.
 LEFT = """
 import os, signal, socket, subprocess, sys, time
 sys.path.insert(0, sys.argv[1])
@@ -708,7 +789,17 @@ engine.wait()
 def test_shared_socket_serves_nobody_by_another_s_id(caller):
     if os.geteuid() != 0 or caller.name != "root":
         skip("needs root: to choose process ids")
-    done = caller.call("unshare", "--pid", "--fork", "--mount-proc", *PYTHON, LEFT, TREE / "tests/integration", binaries() / "rollbox", caller.directory() / "engine")
+    done = caller.call(
+        "unshare",
+        "--pid",
+        "--fork",
+        "--mount-proc",
+        *PYTHON,
+        LEFT,
+        TREE / "tests/integration",
+        binaries() / "rollbox",
+        caller.directory() / "engine",
+    )
     assert done.stdout == b"closed\n", done
 
 
@@ -770,7 +861,12 @@ def test_engine_program_missing(caller):
     env.pop("ROLLBOX_ENGINE", None)
     done = caller.call(lonely / "rollbox", "run", "--", "true", env=env)
     # An installed engine may be found instead.
-    assert done.returncode == 0 or done.returncode == 125 and b"engine" in done.stderr and done.stderr.count(b"\n") == 1, done
+    assert (
+        done.returncode == 0
+        or done.returncode == 125
+        and b"engine" in done.stderr
+        and done.stderr.count(b"\n") == 1
+    ), done
     error(caller.rollbox("run", "--", "true", env=caller.environment(ROLLBOX_ENGINE="/no/such/engine")))
     error(caller.rollbox("run", "--", "true", env=caller.environment(ROLLBOX_ENGINE="/bin/true")))
     shutil.copy(binaries() / "rollbox-engine", lonely / "rollbox-engine")
@@ -792,7 +888,12 @@ def limited(who, number, value, *arguments):
 def fails_cleanly(done):
     if done.returncode == 0:
         return
-    assert done.returncode == 125 and done.stderr and b"Sanitizer" not in done.stderr and done.stderr.count(b"\n") <= 2, done
+    assert (
+        done.returncode == 125
+        and done.stderr
+        and b"Sanitizer" not in done.stderr
+        and done.stderr.count(b"\n") <= 2
+    ), done
 
 
 @pytest.mark.parametrize("count", [3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 14, 16, 18, 20, 24, 28, 32, 40, 48, 64])
@@ -842,7 +943,8 @@ def test_no_file_size(caller):
 
 
 def test_batch_with_few_descriptors(caller):
-    """-j 100 under 60 descriptors gives every job its result: what is short is waited for, and never the job's fault."""
+    """-j 100 under 60 descriptors gives every job its result: what is short is waited for, and
+    never the job's fault."""
     home = caller.directory()
     source = caller.write(
         home / "jobs.jsonl", "".join(json.dumps({"id": str(i), "argv": ["echo", str(i)]}) + "\n" for i in range(100))
@@ -856,7 +958,9 @@ def test_batch_with_few_descriptors(caller):
     if done.returncode != 125:
         rows = [json.loads(line) for line in (home / "rows.jsonl").read_text().splitlines()]
         assert len(rows) == 100 and all(
-            row["stdout"] == row["id"] + "\n" or row["error"]["code"] in ("resource_exhausted", "setup_failed") for row in rows
+            row["stdout"] == row["id"] + "\n"
+            or row["error"]["code"] in ("resource_exhausted", "setup_failed")
+            for row in rows
         ), rows[:3]
 
 

@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sessions that are dumped repeatedly while they run: from the second dump on, a fork or snapshot has an incremental image (src/engine/checkpoint/dirty_tracking.h, src/guest/restore/incremental.c).
+"""Sessions that are dumped repeatedly while they run: from the second dump on, a fork or snapshot
+has an incremental image (src/engine/checkpoint/dirty_tracking.h, src/guest/restore/incremental.c).
 
-The model: a guest changes its memory in numbered ways (guests/dirty_pages.c) and digests it. A fork has to answer as its origin does, at once and after further changes of its own, after any changes to the origin in between.
+The model: a guest changes its memory in numbered ways (guests/dirty_pages.c) and digests it. A fork
+has to answer as its origin does, at once and after further changes of its own, after any changes to
+the origin in between.
 """
 
 import contextlib
@@ -150,7 +153,9 @@ def test_fork_of_a_fork_uses_an_incremental_image():
 def test_fork_of_a_fork_is_confined_and_has_no_more_descriptors():
     """It gets its filter by itself, after the userfaultfd that it has not any more."""
     def seen(process):
-        return process("sorted(os.listdir('/proc/self/fd')), [line.split()[1] for who in ('self', 1) for line in open(f'/proc/{who}/status') if line.startswith(('Seccomp', 'NoNewPrivs', 'Cap'))], libc.syscall(323, 0x80001), ctypes.get_errno()")
+        return process(
+            "sorted(os.listdir('/proc/self/fd')), [line.split()[1] for who in ('self', 1) for line in open(f'/proc/{who}/status') if line.startswith(('Seccomp', 'NoNewPrivs', 'Cap'))], libc.syscall(323, 0x80001), ctypes.get_errno()"
+        )
 
     with Sandbox() as box, contextlib.ExitStack() as stack:
         origin, at = Asked.begin(box, "import ctypes, os", "libc = ctypes.CDLL(None, use_errno=True)"), box
@@ -165,7 +170,17 @@ def test_fork_of_a_fork_is_confined_and_has_no_more_descriptors():
 def test_guest_cannot_clear_dirty_tracking():
     """PAGEMAP_SCAN with PM_SCAN_WP_MATCHING would: what was written before that would not be in the next fork."""
     with Sandbox() as box, contextlib.ExitStack() as stack:
-        origin, at = Asked.begin(box, "import ctypes, os, struct", "libc = ctypes.CDLL(None, use_errno=True)", "x = ctypes.create_string_buffer(b'1' * (1 << 20), 1 << 20)", "at = ctypes.addressof(x)", "found = ctypes.create_string_buffer(1536)"), box
+        origin, at = (
+            Asked.begin(
+                box,
+                "import ctypes, os, struct",
+                "libc = ctypes.CDLL(None, use_errno=True)",
+                "x = ctypes.create_string_buffer(b'1' * (1 << 20), 1 << 20)",
+                "at = ctypes.addressof(x)",
+                "found = ctypes.create_string_buffer(1536)",
+            ),
+            box,
+        )
         for generation in range(5):
             at = stack.enter_context(at.fork(1)[0])
             origin = origin.of(at)
@@ -217,7 +232,8 @@ def test_incremental_fork_can_be_snapshotted_and_forked():
 
 @pytest.mark.parametrize("then", ["fork", "forks", "reset"])
 def test_snapshot_after_forks_has_the_present_memory(then):
-    """A prefork with the processes of the parent image waits for the next fork. After a full dump for a snapshot, forks once still used it: they had the state of an earlier fork."""
+    """A prefork with the processes of the parent image waits for the next fork. After a full dump
+    for a snapshot, forks once still used it: they had the state of an earlier fork."""
     with Sandbox() as box:
         origin = Asked.begin(box, "x = [1]", "y = bytearray(1 << 20)")
         for i in range(6):
@@ -237,7 +253,8 @@ def test_snapshot_after_forks_has_the_present_memory(then):
 
 
 def test_repeated_snapshots_are_incremental():
-    """They work in any order of resets, once or often, for one fork or many, after hibernation, and when the snapshots with their parent images are dropped."""
+    """They work in any order of resets, once or often, for one fork or many, after hibernation, and
+    when the snapshots with their parent images are dropped."""
     with Engine() as engine, Sandbox(engine=engine) as box:
         origin, said = Asked.begin(box, "big = bytearray(b'x' * (8 << 20))", "x = []"), {}
 
@@ -284,7 +301,9 @@ def test_many_forks_at_once_use_a_flattened_image(n):
         with closing(box.fork(n, snapshot=state)) as kids:
             copies = [origin.of(kid) for kid in kids]
             assert [copy("x, sum(big)") for copy in copies] == [wanted] * n
-            for i, (kid, copy) in enumerate(zip(kids[:4], copies)):     # few of many: others are not noted from their start
+            for i, (kid, copy) in enumerate(
+                zip(kids[:4], copies)
+            ):  # few of many: others are not noted from their start
                 copy(f"x.append({i})")
                 taken = kid.snapshot()
                 assert (taken.memory_bytes < 2 << 20) == (n == 4)
@@ -396,7 +415,9 @@ def test_only_the_requested_incremental_image_is_flattened(what, tmp_path):
 
 @pytest.mark.long
 def test_mappings_and_pages_are_dumped_at_one_moment():
-    """A child of the dump worker reads the pages, and may do so late on a busy machine. Meanwhile the resumed guest calls madvise for a region, and the child once saw the new setting with the old pages."""
+    """A child of the dump worker reads the pages, and may do so late on a busy machine. Meanwhile
+    the resumed guest calls madvise for a region, and the child once saw the new setting with the
+    old pages."""
     with Engine() as engine, Sandbox(engine=engine) as box:
         box.upload(guest("wipeonfork"), PROGRAM)
         process = box.spawn([PROGRAM])
@@ -449,7 +470,8 @@ def test_process_trees_are_dumped_incrementally():
 
 
 def test_changes_between_forks_are_in_the_next_fork():
-    """Threads, children, another program, other states of the sandbox: changes that an increment cannot express cause a full image."""
+    """Threads, children, another program, other states of the sandbox: changes that an increment
+    cannot express cause a full image."""
     with Sandbox() as box:
         origin = Asked.begin(box, "import os, signal, threading", "x = [0]", "go = threading.Event()")
         steps = [
@@ -465,7 +487,12 @@ def test_changes_between_forks_are_in_the_next_fork():
         for step in [None, None, None, *steps]:
             if step:
                 origin(step)
-            for between in (lambda: None, box.snapshot, lambda: box.fork(1, processes="drop")[0].close(), lambda: (box.pause(), box.resume())):
+            for between in (
+                lambda: None,
+                box.snapshot,
+                lambda: box.fork(1, processes="drop")[0].close(),
+                lambda: (box.pause(), box.resume()),
+            ):
                 between()
                 with box.fork(1)[0] as kid:
                     assert origin.of(kid)(say) == origin(say), step
@@ -495,18 +522,28 @@ def test_mappings_that_become_one_keep_what_each_had():
         )
         assert origin("protect(0, 16, 1), advise(40, 8, 18)") == "(0, 0)"       # MADV_WIPEONFORK
         forked_thrice(box, origin).close()
-        for step in ("advise(40, 8, 19)", "protect(0, 16, 3)", "protect(8, 8, 1)", "protect(0, 64, 3)", "protect(20, 1, 1)", "protect(20, 1, 3)"):
+        for step in (
+            "advise(40, 8, 19)",
+            "protect(0, 16, 3)",
+            "protect(8, 8, 1)",
+            "protect(0, 64, 3)",
+            "protect(20, 1, 1)",
+            "protect(20, 1, 3)",
+        ):
             assert origin(step) == "0"
             with box.fork(1)[0] as kid:
                 assert origin.of(kid)("look()") == origin("look()"), step
 
 
 def test_executing_a_program_restarts_dirty_tracking():
-    """The tracking of the old program does not cover the new one, but once counted as valid: each fork was a full dump, with the processes paused for it."""
+    """The tracking of the old program does not cover the new one, but once counted as valid: each
+    fork was a full dump, with the processes paused for it."""
     with Sandbox() as box:
         origin = Asked.begin(box, "import os")
         forked_thrice(box, origin).close()
-        origin.process.stdin.write(f"print(1, flush=True), os.execvp('python3', {[*PYTHON, 'print(2, flush=True)' + ANSWERER]!r})\n".encode())
+        origin.process.stdin.write(
+            f"print(1, flush=True), os.execvp('python3', {[*PYTHON, 'print(2, flush=True)' + ANSWERER]!r})\n".encode()
+        )
         origin.process.stdin.flush()
         assert [origin.process.stdout.readline() for _ in range(2)] == [b"1\n", b"2\n"]
         origin("big = bytearray(b'x' * (8 << 20))")
@@ -520,7 +557,8 @@ def test_executing_a_program_restarts_dirty_tracking():
 
 
 def test_new_threads_since_the_parent_image():
-    """A process may have new threads since. Restore has a start stack for each thread; once it made only as many as the parent image had threads, and a fork crashed behind them."""
+    """A process may have new threads since. Restore has a start stack for each thread; once it made
+    only as many as the parent image had threads, and a fork crashed behind them."""
     with Sandbox() as box:
         other = Asked.begin(box, "x = 0")
         origin = Asked.begin(box, "import threading", "go = threading.Event()")
@@ -531,15 +569,34 @@ def test_new_threads_since_the_parent_image():
             with box.fork(1)[0] as kid:
                 copy = origin.of(kid)
                 assert copy("threading.active_count()") == origin("threading.active_count()") == str(n)
-                assert copy("go.set(), [t.join() for t in threading.enumerate()[1:]], threading.active_count()").endswith(", 1)")
+                assert copy(
+                    "go.set(), [t.join() for t in threading.enumerate()[1:]], threading.active_count()"
+                ).endswith(", 1)")
                 assert other.of(kid)("x") == "0"
 
 
-@pytest.mark.parametrize("change", ["m.close() or os.unlink('/tmp/m')", "m.close() or os.truncate('/tmp/m', 5000)", "os.pwrite(f, b'b', 0)", "m.close() or os.chmod('/tmp/m', 0)", "m.close() or os.rename('/tmp/m', '/tmp/n')"])
+@pytest.mark.parametrize(
+    "change",
+    [
+        "m.close() or os.unlink('/tmp/m')",
+        "m.close() or os.truncate('/tmp/m', 5000)",
+        "os.pwrite(f, b'b', 0)",
+        "m.close() or os.chmod('/tmp/m', 0)",
+        "m.close() or os.rename('/tmp/m', '/tmp/n')",
+    ],
+)
 def test_mapped_files_that_changed_since_the_parent_image(change):
-    """A fork that is prepared from the parent image maps them again, although it resumes without them, or with their present content."""
+    """A fork that is prepared from the parent image maps them again, although it resumes without
+    them, or with their present content."""
     with Sandbox() as box:
-        origin = Asked.begin(box, "import mmap, os", "f = os.open('/tmp/m', os.O_RDWR | os.O_CREAT)", "os.truncate(f, 8192)", "m = mmap.mmap(f, 8192, mmap.MAP_PRIVATE, mmap.PROT_READ)", "seen = m[:1]")
+        origin = Asked.begin(
+            box,
+            "import mmap, os",
+            "f = os.open('/tmp/m', os.O_RDWR | os.O_CREAT)",
+            "os.truncate(f, 8192)",
+            "m = mmap.mmap(f, 8192, mmap.MAP_PRIVATE, mmap.PROT_READ)",
+            "seen = m[:1]",
+        )
         forked_thrice(box, origin).close()
         origin(change)
         for i in range(3):
@@ -551,7 +608,8 @@ def test_mapped_files_that_changed_since_the_parent_image(change):
 
 
 def test_replaced_memory_counts_as_dirty():
-    """As much memory as before, and all of it new: a full dump by a copy-on-write fork becomes the parent image of the next fork."""
+    """As much memory as before, and all of it new: a full dump by a copy-on-write fork becomes the
+    parent image of the next fork."""
     with Sandbox() as box:
         origin = Asked.begin(box, "big = bytearray(b'x' * (48 << 20))")
         forked_thrice(box, origin).close()
@@ -564,9 +622,18 @@ def test_replaced_memory_counts_as_dirty():
 
 
 def test_no_incremental_image_over_conflicting_memory():
-    """It is put beside the region that its base was loaded to (IMAGE_REGIONS), while the processes have what they had then: what the base had there was found in the way, by every fork from then on."""
+    """It is put beside the region that its base was loaded to (IMAGE_REGIONS), while the processes
+    have what they had then: what the base had there was found in the way, by every fork from then
+    on."""
     with Sandbox() as box:
-        origin = Asked.begin(box, "import ctypes", "libc = ctypes.CDLL(None)", "place = ctypes.c_void_p(0x200040000000), ctypes.c_size_t(1 << 30)", "big = bytearray(b'x' * (8 << 20))", "libc.mmap.restype = ctypes.c_void_p")
+        origin = Asked.begin(
+            box,
+            "import ctypes",
+            "libc = ctypes.CDLL(None)",
+            "place = ctypes.c_void_p(0x200040000000), ctypes.c_size_t(1 << 30)",
+            "big = bytearray(b'x' * (8 << 20))",
+            "libc.mmap.restype = ctypes.c_void_p",
+        )
         assert origin("libc.mmap(*place, 3, 0x104022, -1, ctypes.c_long(0)) == place[0].value") == "True"
         with forked_thrice(box, origin) as kid:
             assert node_of(kid).memory_bytes > 8 << 20
@@ -579,7 +646,11 @@ def test_no_incremental_image_over_conflicting_memory():
 
 def test_clocks_do_not_go_back():
     with Sandbox() as box:
-        origin = Asked.begin(box, "import time", "read = lambda: (time.monotonic_ns(), time.clock_gettime_ns(time.CLOCK_BOOTTIME))")
+        origin = Asked.begin(
+            box,
+            "import time",
+            "read = lambda: (time.monotonic_ns(), time.clock_gettime_ns(time.CLOCK_BOOTTIME))",
+        )
         for _ in range(12):
             monotonic, boottime = eval(origin("read()"))
             with box.fork(1)[0] as kid, kid.fork(1)[0] as further:
@@ -590,7 +661,12 @@ def test_clocks_do_not_go_back():
 
 def test_dirty_tracking_is_invisible_to_the_guest():
     with Sandbox() as box:
-        origin = Asked.begin(box, "import ctypes, errno, os, threading", "libc = ctypes.CDLL(None, use_errno=True)", "threading.Thread(target=threading.Event().wait, daemon=True).start()")
+        origin = Asked.begin(
+            box,
+            "import ctypes, errno, os, threading",
+            "libc = ctypes.CDLL(None, use_errno=True)",
+            "threading.Thread(target=threading.Event().wait, daemon=True).start()",
+        )
         look = "sorted(os.listdir('/proc/self/fd')), len(os.listdir('/proc/self/task'))"
         where = "[sorted(os.sched_getaffinity(int(task))) for task in os.listdir('/proc/self/task')]"
         before, there = origin(look), origin(where)
@@ -631,9 +707,16 @@ for line in sys.stdin:
 
 @pytest.mark.long
 def test_unfinished_image_is_never_a_parent():
-    """A guest ends the copy of itself that its image is written from. The fork fails; another, which waits its turn meanwhile, found in the place of that image what there was of it, and was half of what it should be."""
+    """A guest ends the copy of itself that its image is written from. The fork fails; another,
+    which waits its turn meanwhile, found in the place of that image what there was of it, and was
+    half of what it should be."""
     with Sandbox() as box:
-        origin = Asked.begin(box, "import hashlib, os", "big = bytearray(os.urandom(1 << 20) * 64)", "pid = os.getpid()")
+        origin = Asked.begin(
+            box,
+            "import hashlib, os",
+            "big = bytearray(os.urandom(1 << 20) * 64)",
+            "pid = os.getpid()",
+        )
         hunter = box.spawn([*PYTHON, HUNTER])
         pid, digest = origin("pid"), "hashlib.sha256(big).hexdigest()"
         box.fork(1)[0].close()
@@ -692,7 +775,11 @@ def test_repeated_forks_leave_nothing():
         origin = Asked.begin(box, "x = [1]")
 
         def left():
-            return len(children(engine.pid, "rollbox-hold")), len(children(engine.pid, "rollbox-launch")), len(os.listdir(f"/proc/{engine.pid}/fd"))
+            return (
+                len(children(engine.pid, "rollbox-hold")),
+                len(children(engine.pid, "rollbox-launch")),
+                len(os.listdir(f"/proc/{engine.pid}/fd")),
+            )
 
         forked_thrice(box, origin).close()
         for i in range(repeat_count(100, 20, 300)):
@@ -706,16 +793,36 @@ def test_repeated_forks_leave_nothing():
 
 
 def test_dirty_tracking_counts_as_descriptors(tmp_path):
-    """One for each process: of many sandboxes with many it is given up where there is no room for it. They took the last that the engine had, and forks failed."""
+    """One for each process: of many sandboxes with many it is given up where there is no room for
+    it. They took the last that the engine had, and forks failed."""
     path = tmp_path / "engine"
-    raises = ["setpriv", "--bounding-set=-sys_resource"] if os.geteuid() == 0 else []     # root's engine would have more
-    with subprocess.Popen([*raises, "sh", "-c", 'ulimit -n 256; exec "$0" --socket "$1"', BUILD / "rollbox-engine", path]) as process, contextlib.ExitStack() as stack:
+    raises = (
+        ["setpriv", "--bounding-set=-sys_resource"] if os.geteuid() == 0 else []
+    )  # root's engine would have more
+    with (
+        subprocess.Popen(
+            [
+                *raises,
+                "sh",
+                "-c",
+                'ulimit -n 256; exec "$0" --socket "$1"',
+                BUILD / "rollbox-engine",
+                path,
+            ]
+        ) as process,
+        contextlib.ExitStack() as stack,
+    ):
         stack.callback(process.terminate)
         until(lambda: serves(path))
         engine, most = stack.enter_context(Engine(path)), 0
         for _ in range(12):
             box = stack.enter_context(Sandbox(engine=engine))
-            origin = Asked.begin(box, "import subprocess", "kids = [subprocess.Popen(['cat'], stdin=subprocess.PIPE) for _ in range(19)]", "x = 1")
+            origin = Asked.begin(
+                box,
+                "import subprocess",
+                "kids = [subprocess.Popen(['cat'], stdin=subprocess.PIPE) for _ in range(19)]",
+                "x = 1",
+            )
             for _ in range(3):
                 with box.fork(1)[0] as kid:
                     assert origin.of(kid)("x") == "1"

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Inode numbers of files that are open in what is captured.
 
-The model: a guest with files open compares what its descriptors say with what its paths say, as SQLite does before each transaction, in copies of
+The model: a guest with files open compares what its descriptors say with what its paths say, as
+SQLite does before each transaction, in copies of
 every kind, and in copies of those.
 make check runs this file as root and as an ordinary user.
 """
@@ -17,18 +18,21 @@ from two_stores import Other, other  # noqa: F401
 
 MODES = ["delete", "truncate", "persist", "wal", "memory"]
 # Files in odd orders, with gaps, and numbers that were given to files which are gone.
-FILES = ["import os", "kept = {}",
-         "for name in 'cab': kept[name] = open('/tmp/' + name, 'w'); open('/tmp/gone', 'w').close(); os.unlink('/tmp/gone')",
-         "os.mkdir('/tmp/d')",
-         "for i in range(300): open(f'/tmp/d/{(i * 7) % 300}', 'w').close()",
-         "for i in range(0, 300, 3): os.unlink(f'/tmp/d/{i}')",
-         "for name in ('d/z', 'y', 'd/x', 'd/a'): kept[name] = open('/tmp/' + name, 'w')",
-         "open('/tmp/d/first', 'w').close(); os.link('/tmp/d/first', '/tmp/another'); kept['linked'] = open('/tmp/d/first')",
-         "kept['rights'] = open('/tmp/rights', 'w'); os.fchmod(kept['rights'].fileno(), 0o4751); os.utime('/tmp/rights', (5, 6))",
-         "paths = {name: '/tmp/' + {'linked': 'd/first'}.get(name, name) for name in kept}",
-         "def numbers(): return [(name, os.fstat(file.fileno()).st_ino, os.stat(paths[name]).st_ino) for name, file in sorted(kept.items())]",
-         "def write(): return [file.write(name) and file.flush() for name, file in kept.items() if file.writable()] and None",
-         "def read(): return [open(paths[name]).read() for name in sorted(kept)]"]
+FILES = [
+    "import os",
+    "kept = {}",
+    "for name in 'cab': kept[name] = open('/tmp/' + name, 'w'); open('/tmp/gone', 'w').close(); os.unlink('/tmp/gone')",
+    "os.mkdir('/tmp/d')",
+    "for i in range(300): open(f'/tmp/d/{(i * 7) % 300}', 'w').close()",
+    "for i in range(0, 300, 3): os.unlink(f'/tmp/d/{i}')",
+    "for name in ('d/z', 'y', 'd/x', 'd/a'): kept[name] = open('/tmp/' + name, 'w')",
+    "open('/tmp/d/first', 'w').close(); os.link('/tmp/d/first', '/tmp/another'); kept['linked'] = open('/tmp/d/first')",
+    "kept['rights'] = open('/tmp/rights', 'w'); os.fchmod(kept['rights'].fileno(), 0o4751); os.utime('/tmp/rights', (5, 6))",
+    "paths = {name: '/tmp/' + {'linked': 'd/first'}.get(name, name) for name in kept}",
+    "def numbers(): return [(name, os.fstat(file.fileno()).st_ino, os.stat(paths[name]).st_ino) for name, file in sorted(kept.items())]",
+    "def write(): return [file.write(name) and file.flush() for name, file in kept.items() if file.writable()] and None",
+    "def read(): return [open(paths[name]).read() for name in sorted(kept)]",
+]
 
 
 def connected(box, mode):  # noqa: F811
@@ -89,7 +93,12 @@ def test_numbers_in_copies_of_every_kind(box):  # noqa: F811
     with closing(box.fork(1)) as copies:
         copy = asked.of(copies[0])
         assert copy("numbers()") == before
-        assert copy("[oct(os.stat('/tmp/rights').st_mode), os.stat('/tmp/another').st_nlink, os.path.samefile('/tmp/another', '/tmp/d/first')]") == "['0o104751', 2, True]"
+        assert (
+            copy(
+                "[oct(os.stat('/tmp/rights').st_mode), os.stat('/tmp/another').st_nlink, os.path.samefile('/tmp/another', '/tmp/d/first')]"
+            )
+            == "['0o104751', 2, True]"
+        )
         assert copy("write()") == "None" and copy("numbers()") == before
         with closing(copies[0].fork(1)) as further:
             again = asked.of(further[0])
@@ -161,7 +170,13 @@ def test_numbers_after_an_import_elsewhere(engine, other, tmp_path, asleep):  # 
 
 def test_unreachable_numbers_differ(box):  # noqa: F811
     """Nobody waits for thousands of files to be made; what is below the bound is kept beside them."""
-    asked = Asked.begin(box, "import os", "low = open('/tmp/low', 'w')", "for i in range(5000): open('/tmp/n', 'w').close(); os.unlink('/tmp/n')", "high = open('/tmp/high', 'w')")
+    asked = Asked.begin(
+        box,
+        "import os",
+        "low = open('/tmp/low', 'w')",
+        "for i in range(5000): open('/tmp/n', 'w').close(); os.unlink('/tmp/n')",
+        "high = open('/tmp/high', 'w')",
+    )
     numbers = "[os.fstat(low.fileno()).st_ino, os.fstat(high.fileno()).st_ino, os.stat('/tmp/high').st_ino]"
     low, high, _ = eval(asked(numbers))
     assert high > 5000
@@ -172,9 +187,14 @@ def test_unreachable_numbers_differ(box):  # noqa: F811
 
 def test_numbers_of_files_with_one_name_that_were_made_in_one_moment(box):  # noqa: F811
     """They have the same times and size; few of them are open."""
-    asked = Asked.begin(box, "import os", "[os.mkdir(f'/tmp/{i}') for i in range(300)] and None", "[open(f'/tmp/{i}/LOCK', 'w').close() for i in range(300)] and None",
-                        "kept = {i: open(f'/tmp/{i}/LOCK') for i in range(0, 300, 9)}",
-                        "def numbers(): return [(os.fstat(file.fileno()).st_ino, os.stat(f'/tmp/{i}/LOCK').st_ino) for i, file in kept.items()]")
+    asked = Asked.begin(
+        box,
+        "import os",
+        "[os.mkdir(f'/tmp/{i}') for i in range(300)] and None",
+        "[open(f'/tmp/{i}/LOCK', 'w').close() for i in range(300)] and None",
+        "kept = {i: open(f'/tmp/{i}/LOCK') for i in range(0, 300, 9)}",
+        "def numbers(): return [(os.fstat(file.fileno()).st_ino, os.stat(f'/tmp/{i}/LOCK').st_ino) for i, file in kept.items()]",
+    )
     before = asked("numbers()")
     for _ in range(2):
         box.reset(box.snapshot())
@@ -184,8 +204,14 @@ def test_numbers_of_files_with_one_name_that_were_made_in_one_moment(box):  # no
 
 def test_hard_links_take_no_number_of_an_open_file(box):  # noqa: F811
     """Files that are made after a reset could get the numbers of earlier files that are open."""
-    asked = Asked.begin(box, "import os", "os.mkdir('/tmp/d')", "[open(f'/tmp/d/{i}', 'w').close() for i in range(100)] and None", "kept = open('/tmp/kept', 'w')",
-                        "def numbers(): return os.fstat(kept.fileno()).st_ino, os.stat('/tmp/kept').st_ino")
+    asked = Asked.begin(
+        box,
+        "import os",
+        "os.mkdir('/tmp/d')",
+        "[open(f'/tmp/d/{i}', 'w').close() for i in range(100)] and None",
+        "kept = open('/tmp/kept', 'w')",
+        "def numbers(): return os.fstat(kept.fileno()).st_ino, os.stat('/tmp/kept').st_ino",
+    )
     before = asked("numbers()")
     box.reset(box.snapshot())
     asked = asked.of(box)
@@ -197,8 +223,13 @@ def test_hard_links_take_no_number_of_an_open_file(box):  # noqa: F811
 @pytest.mark.parametrize("path", ["/tmp", "/tmp/file"])
 def test_attributes_leave_no_room_for_numbers(box, path):  # noqa: F811
     """A layer has a number for each file that is open, besides what the guest has filled to the limit."""
-    asked = Asked.begin(box, "import os", "file = open('/tmp/file', 'w')", "def filled(n): return 17 * (8 + 4 + 59999) + 7 + 4 + n",
-                        f"def fill(): return [os.setxattr('{path}', f'user.{{i:02}}', bytes(60000 - 1)) for i in range(17)] and os.setxattr('{path}', 'user.z', bytes((1 << 20) - filled(8)))")
+    asked = Asked.begin(
+        box,
+        "import os",
+        "file = open('/tmp/file', 'w')",
+        "def filled(n): return 17 * (8 + 4 + 59999) + 7 + 4 + n",
+        f"def fill(): return [os.setxattr('{path}', f'user.{{i:02}}', bytes(60000 - 1)) for i in range(17)] and os.setxattr('{path}', 'user.z', bytes((1 << 20) - filled(8)))",
+    )
     assert asked("fill()") == "None"
     box.hibernate()
     assert asked.of(box)("file.write('on')") == "2"

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Snapshots that are taken by themselves, and what the tree says of snapshots.
 
-The model: a sandbox is made with auto_snapshot, commands of which the test knows what they change are run, and the tree has a node for each that
+The model: a sandbox is made with auto_snapshot, commands of which the test knows what they change
+are run, and the tree has a node for each that
 changed something and none for the others. Run as each caller; Python's side as the user who runs the tests.
 """
 
@@ -44,7 +45,13 @@ def test_no_auto_snapshots_by_default(shared):
 def test_only_changing_commands_make_an_auto_snapshot(shared):
     with shared.box(*CHANGED) as box:
         shared.ok("exec", box, "true")
-        shared.ok("exec", box, *shell("cat /etc/passwd > /dev/null; cd /; ls -R /usr/bin > /dev/null; test ! -e /tmp/a"))
+        shared.ok(
+            "exec",
+            box,
+            *shell(
+                "cat /etc/passwd > /dev/null; cd /; ls -R /usr/bin > /dev/null; test ! -e /tmp/a"
+            ),
+        )
         assert shared("exec", box, "false").returncode == 1 and shared("exec", box, "/none").returncode == 127
         assert automatic(shared, box) == [] and told(shared, box)["unchanged"] == 3, "what never ran is none"
         write(shared, box, "a")
@@ -64,7 +71,8 @@ def test_only_changing_commands_make_an_auto_snapshot(shared):
 
 
 def test_overwriting_in_place_in_a_new_box_is_a_change(shared):
-    """After a snapshot the box stands on it, and has nothing of its own: the same bytes in the same file are a change."""
+    """After a snapshot the box stands on it, and has nothing of its own: the same bytes in the same
+    file are a change."""
     with shared.box(*CHANGED) as box:
         write(shared, box, "a")
         assert told(shared, box)["taken"] == 1
@@ -116,7 +124,9 @@ def test_latest_and_named_auto_snapshots_are_kept(shared):
         write(shared, box, "e", "f", "g")
         told(shared, box)
         kept = automatic(shared, box)
-        assert kept == ["s1", "s3", "s6", "s7"], "the two latest, what the fork stands on, and what another than the next was made from"
+        assert kept == ["s1", "s3", "s6", "s7"], (
+            "the two latest, what the fork stands on, and what another than the next was made from"
+        )
         shared.ok("exec", kid, *shell("test -e /tmp/c && ! test -e /tmp/d; echo > /tmp/k"))
         assert told(shared, kid)["taken"] == 1, "a fork does likewise"
         shared.ok("reset", box, "mine")
@@ -133,7 +143,12 @@ def test_hundred_commands_keep_the_requested_number(shared):
 
 
 def test_bad_options(shared):
-    for flags in (["--auto-snapshot", "always"], ["--auto-keep", "3"], [*CHANGED, "--auto-keep", "0"], [*CHANGED, "--auto-keep", "x"]):
+    for flags in (
+        ["--auto-snapshot", "always"],
+        ["--auto-keep", "3"],
+        [*CHANGED, "--auto-keep", "0"],
+        [*CHANGED, "--auto-keep", "x"],
+    ):
         done = shared("create", *flags)
         assert done.returncode == 125 and done.stderr.count(b"\n") == 1, flags
 
@@ -180,7 +195,11 @@ def test_python():
             box.exec(["ls", "/tmp"])
         latest = box.snapshot()
         assert latest.id == "s2" and not latest.automatic
-        assert [(node.id, node.automatic, node.kind) for node in box.tree()] == [("s0", False, "files"), ("s1", True, "files"), ("s2", False, "files")]
+        assert [(node.id, node.automatic, node.kind) for node in box.tree()] == [
+            ("s0", False, "files"),
+            ("s1", True, "files"),
+            ("s2", False, "files"),
+        ]
         assert "automatic" in str(box.tree())
         box.reset("s1")
         assert box.exec(["ls", "/tmp"]).stdout == b"a\n"
@@ -188,6 +207,11 @@ def test_python():
         with kid:
             kid.exec(["touch", "/tmp/k"])
             until(lambda: kid.inspect()["auto_snapshot"]["taken"] == 1)
-    for options in ({"auto_snapshot": "always"}, {"auto_keep": 3}, {"auto_snapshot": "changed", "auto_keep": 0}, {"auto_snapshot": "changed", "auto_keep": True}):
+    for options in (
+        {"auto_snapshot": "always"},
+        {"auto_keep": 3},
+        {"auto_snapshot": "changed", "auto_keep": 0},
+        {"auto_snapshot": "changed", "auto_keep": True},
+    ):
         with pytest.raises(InvalidArgument):
             Sandbox(**options)

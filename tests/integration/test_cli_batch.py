@@ -45,32 +45,68 @@ def test_rows(cli, jobs, tmp_path):
 def test_code(cli, jobs, tmp_path):
     out = tmp_path / "rows.jsonl"
     big = "x = '''" + "a" * 300_000 + "'''\nprint(len(x))"
-    done = cli("batch", jobs(
-        {"id": "python", "language": "python", "code": "import helper, sys; print(helper.f(20), sys.stdin.read())", "files": {"helper.py": "def f(x): return x + 1"}, "stdin": "in"},
-        {"id": "big", "language": "python", "code": big},
-        {"id": "bash", "language": "bash", "code": "a=(1 2 3); echo ${#a[@]}"},
-        {"id": "sh", "language": "sh", "code": "echo $0"},
-        {"id": "perl", "language": "perl", "code": "print 6*7"},
-    ), "-o", out)
+    done = cli(
+        "batch",
+        jobs(
+            {
+                "id": "python",
+                "language": "python",
+                "code": "import helper, sys; print(helper.f(20), sys.stdin.read())",
+                "files": {"helper.py": "def f(x): return x + 1"},
+                "stdin": "in",
+            },
+            {"id": "big", "language": "python", "code": big},
+            {"id": "bash", "language": "bash", "code": "a=(1 2 3); echo ${#a[@]}"},
+            {"id": "sh", "language": "sh", "code": "echo $0"},
+            {"id": "perl", "language": "perl", "code": "print 6*7"},
+        ),
+        "-o",
+        out,
+    )
     assert done.returncode == 0, done.stderr
     found = by_id(out)
-    assert {id: row["stdout"].strip() for id, row in found.items() if id != "perl"} == {"python": "21 in", "big": "300000", "bash": "3", "sh": "main.sh"}
+    assert {id: row["stdout"].strip() for id, row in found.items() if id != "perl"} == {
+        "python": "21 in",
+        "big": "300000",
+        "bash": "3",
+        "sh": "main.sh",
+    }
 
 
 def test_job_files_go_to_relative_and_absolute_paths(cli, jobs, tmp_path):
     out = tmp_path / "rows.jsonl"
-    done = cli("batch", jobs(
-        {"id": 1, "argv": ["sh", "-c", "pwd; echo $A $B; cat sub/file /tmp/other"], "files": {"sub/file": "rel\n", "/tmp/other": "abs\n"}, "env": {"A": "job"}},
-        {"id": 2, "argv": ["pwd"], "cwd": "/usr"},
-        {"id": 3, "argv": ["uname", "-n"], "policy": {"hostname": "mine"}},
-        {"id": 4, "argv": ["uname", "-n"]},
-    ), "-o", out, "--env", "B=batch", "--hostname", "all")
+    done = cli(
+        "batch",
+        jobs(
+            {
+                "id": 1,
+                "argv": ["sh", "-c", "pwd; echo $A $B; cat sub/file /tmp/other"],
+                "files": {"sub/file": "rel\n", "/tmp/other": "abs\n"},
+                "env": {"A": "job"},
+            },
+            {"id": 2, "argv": ["pwd"], "cwd": "/usr"},
+            {"id": 3, "argv": ["uname", "-n"], "policy": {"hostname": "mine"}},
+            {"id": 4, "argv": ["uname", "-n"]},
+        ),
+        "-o",
+        out,
+        "--env",
+        "B=batch",
+        "--hostname",
+        "all",
+    )
     assert done.returncode == 0, done.stderr
-    assert {id: row["stdout"] for id, row in by_id(out).items()} == {1: "/tmp\njob batch\nrel\nabs\n", 2: "/usr\n", 3: "mine\n", 4: "all\n"}
+    assert {id: row["stdout"] for id, row in by_id(out).items()} == {
+        1: "/tmp\njob batch\nrel\nabs\n",
+        2: "/usr\n",
+        3: "mine\n",
+        4: "all\n",
+    }
 
 
 def test_null_field_counts_as_missing(cli, jobs, tmp_path):
-    """The same as for a policy's key and in run_many, because programs write jobs with all fields. A null id is an id."""
+    """The same as for a policy's key and in run_many, because programs write jobs with all fields.
+    A null id is an id."""
     none = dict.fromkeys(["argv", "code", "language", "stdin", "files", "cwd", "env", "timeout_s", "policy"])
     out = tmp_path / "rows.jsonl"
     done = cli("batch", jobs(
@@ -88,7 +124,22 @@ def test_null_field_counts_as_missing(cli, jobs, tmp_path):
 
 def test_jobs_do_not_see_each_other(cli, jobs, tmp_path):
     out = tmp_path / "rows.jsonl"
-    assert cli("batch", jobs(*({"id": i, "argv": ["sh", "-c", f"ls /tmp; echo {i} > /tmp/f{i}"]} for i in range(20))), "-o", out, "-j", 4).returncode == 0
+    assert (
+        cli(
+            "batch",
+            jobs(
+                *(
+                    {"id": i, "argv": ["sh", "-c", f"ls /tmp; echo {i} > /tmp/f{i}"]}
+                    for i in range(20)
+                )
+            ),
+            "-o",
+            out,
+            "-j",
+            4,
+        ).returncode
+        == 0
+    )
     assert {row["stdout"] for row in rows(out)} == {""}
 
 
@@ -96,7 +147,15 @@ def test_ordered(cli, jobs, tmp_path):
     """The first job of each pair takes far longer than the second: it burns CPU until it has counted."""
     out = tmp_path / "rows.jsonl"
     slow = "i=0; while [ $i -lt 30000 ]; do i=$((i + 1)); done"
-    done = cli("batch", jobs(*({"id": i, "argv": ["sh", "-c", slow if i % 2 == 0 else ":"]} for i in range(40))), "-o", out, "-j", 8, "--ordered")
+    done = cli(
+        "batch",
+        jobs(*({"id": i, "argv": ["sh", "-c", slow if i % 2 == 0 else ":"]} for i in range(40))),
+        "-o",
+        out,
+        "-j",
+        8,
+        "--ordered",
+    )
     assert done.returncode == 0
     assert [row["id"] for row in rows(out)] == list(range(40))
 
@@ -134,10 +193,16 @@ def test_no_jobs(cli, tmp_path):
 
 def test_summary_as_json(cli, jobs, tmp_path):
     summary = cli.json("batch", jobs(echo(1), echo(2)), "-o", tmp_path / "rows.jsonl", "--json", status=0)
-    assert (summary["done"], summary["skipped"], summary["interrupted"], summary["outcomes"]["exit"]) == (2, 0, False, 2)
+    assert (
+        summary["done"],
+        summary["skipped"],
+        summary["interrupted"],
+        summary["outcomes"]["exit"],
+    ) == (2, 0, False, 2)
 
 
-# ---- jobs that are wrong ------------------------------------------------------------------------------------------------
+# ---- jobs that are wrong
+# ------------------------------------------------------------------------------------------------
 
 WRONG = [
     ("{nonsense", "not JSON"),
@@ -213,7 +278,9 @@ def test_wrong_calls(cli, jobs, tmp_path):
         assert done.returncode == 125 and word in done.stderr and done.stderr.count(b"\n") == 1, done.stderr
 
 
-# ---- resuming -----------------------------------------------------------------------------------------------------------
+# ---- resuming
+# -----------------------------------------------------------------------------------------------------------
+
 
 def test_resume_skips_what_is_done(cli, jobs, tmp_path):
     out = tmp_path / "rows.jsonl"
@@ -221,7 +288,13 @@ def test_resume_skips_what_is_done(cli, jobs, tmp_path):
     assert cli("batch", first, "-o", out).returncode == 0
     done = cli("batch", jobs(*(echo(i, "second") for i in range(5))), "-o", out)
     assert done.returncode == 0 and b"3 done" in done.stderr and b"2 done before" in done.stderr
-    assert {id: row["stdout"].strip() for id, row in by_id(out).items()} == {0: "second", 1: "first", 2: "first", 3: "second", 4: "second"}
+    assert {id: row["stdout"].strip() for id, row in by_id(out).items()} == {
+        0: "second",
+        1: "first",
+        2: "first",
+        3: "second",
+        4: "second",
+    }
 
 
 def test_resume_cuts_a_torn_line(cli, jobs, tmp_path):
@@ -242,10 +315,16 @@ def test_resume_tries_errors_again(cli, jobs, tmp_path):
     inode = out.stat().st_ino
     assert cli("batch", jobs(echo(1), echo(2)), "-o", out).returncode == 0
     assert {id: row["outcome"] for id, row in by_id(out).items()} == {1: "exit", 2: "exit"}
-    assert out.stat().st_ino != inode and sorted(path.name for path in tmp_path.iterdir()) == ["jobs.jsonl", "rows.jsonl"]
+    assert out.stat().st_ino != inode and sorted(path.name for path in tmp_path.iterdir()) == [
+        "jobs.jsonl",
+        "rows.jsonl",
+    ]
 
 
-@pytest.mark.parametrize("content", ["precious notes\n", "precious notes", '{"id": 1}\n', '{"id": 1, "argv": ["true"]}\n'])
+@pytest.mark.parametrize(
+    "content",
+    ["precious notes\n", "precious notes", '{"id": 1}\n', '{"id": 1, "argv": ["true"]}\n'],
+)
 def test_foreign_output_file_is_left_alone(cli, jobs, tmp_path, content):
     out = tmp_path / "notes"
     out.write_text(content)
@@ -275,7 +354,8 @@ def test_two_batches_on_one_file(cli, jobs, tmp_path):
     assert set(by_id(out)) == {1}
 
 
-# ---- bad luck -----------------------------------------------------------------------------------------------------------
+# ---- bad luck
+# -----------------------------------------------------------------------------------------------------------
 
 
 def waiting(cli, out, flags=()):
@@ -298,7 +378,11 @@ def test_interrupted_and_resumed(cli, jobs, tmp_path, number):
         assert b"interrupted" in process.stderr.read()
     assert set(by_id(out)) == {"first"}
     assert cli("batch", jobs(echo("first", "again"), echo("second"), echo("third")), "-o", out).returncode == 0
-    assert {id: row["stdout"].strip() for id, row in by_id(out).items()} == {"first": "first", "second": "second", "third": "third"}
+    assert {id: row["stdout"].strip() for id, row in by_id(out).items()} == {
+        "first": "first",
+        "second": "second",
+        "third": "third",
+    }
 
 
 def test_killed_and_resumed(cli, jobs, tmp_path):
@@ -308,7 +392,11 @@ def test_killed_and_resumed(cli, jobs, tmp_path):
         process.wait()
     done = cli("batch", jobs(echo("first", "again"), echo("second"), echo("third")), "-o", out)
     assert done.returncode == 0, done.stderr
-    assert {id: row["stdout"].strip() for id, row in by_id(out).items()} == {"first": "first", "second": "second", "third": "third"}
+    assert {id: row["stdout"].strip() for id, row in by_id(out).items()} == {
+        "first": "first",
+        "second": "second",
+        "third": "third",
+    }
 
 
 def test_killed_engine_fails_no_job(cli, tmp_path):
@@ -362,7 +450,8 @@ def test_full_disk_is_reported(cli, jobs):
 @pytest.mark.long
 @pytest.mark.once
 def test_many_jobs_in_bounded_memory(cli):
-    """Each job and each row is about a megabyte; the peak is read when all are through and the program waits for more."""
+    """Each job and each row is about a megabyte; the peak is read when all are through and the
+    program waits for more."""
     if "asan" in BUILD.name:
         skip("does not apply: a sanitizer keeps memory that was freed")
     with cli.start("batch", "-", "-j", 4, stderr=subprocess.DEVNULL) as process:

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Completion of names of sandboxes, snapshots, images and templates: in an interactive shell, with an engine and a store."""
+"""Completion of names of sandboxes, snapshots, images and templates: in an interactive shell, with
+an engine and a store."""
 
 import os
 import pty
@@ -52,7 +53,10 @@ LINES = [
     ("template rm num", "numbers"),
 ]
 STARTS = {
-    "bash": (["bash", "--norc", "--noprofile", "-i"], f"bind 'set bell-style none'; source {TREE}/completions/rollbox.bash"),
+    "bash": (
+        ["bash", "--norc", "--noprofile", "-i"],
+        f"bind 'set bell-style none'; source {TREE}/completions/rollbox.bash",
+    ),
     "zsh": (["zsh", "-f", "-i"], "unsetopt beep; autoload -U compinit; compinit -u -D"),
 }
 
@@ -65,9 +69,21 @@ class Interactive:
         functions = directory / "functions"
         functions.mkdir()
         shutil.copy(TREE / "completions" / "rollbox.zsh", functions / "_rollbox")
-        environment = engine.environment(PATH=f"{binaries()}:/usr/bin:/bin", TERM="dumb", HOME=str(directory), FPATH=f"{functions}:{fpath()}" if shell == "zsh" else "")
+        environment = engine.environment(
+            PATH=f"{binaries()}:/usr/bin:/bin",
+            TERM="dumb",
+            HOME=str(directory),
+            FPATH=f"{functions}:{fpath()}" if shell == "zsh" else "",
+        )
         self.master, terminal = pty.openpty()
-        self.process = engine.who.popen(command, env=environment, stdin=terminal, stdout=terminal, stderr=terminal, start_new_session=True)
+        self.process = engine.who.popen(
+            command,
+            env=environment,
+            stdin=terminal,
+            stdout=terminal,
+            stderr=terminal,
+            start_new_session=True,
+        )
         os.close(terminal)
         self.type(f"{set_up}; PS1='re''ady> '\n")
         self.read_until("ready> ")
@@ -89,7 +105,9 @@ class Interactive:
 
 
 def fpath():
-    return subprocess.run(["zsh", "-f", "-c", "echo $FPATH"], stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
+    return subprocess.run(
+        ["zsh", "-f", "-c", "echo $FPATH"], stdout=subprocess.PIPE, text=True, check=True
+    ).stdout.strip()
 
 
 @pytest.mark.parametrize("shell", [shell for shell in STARTS if shutil.which(shell)])
@@ -110,7 +128,13 @@ def test_fish_completes_names(place):
     directory = place.who.directory()
     for line, wanted in LINES:
         script = f"source {TREE}/completions/rollbox.fish; complete -C 'rollbox {line}'"
-        done = place.who.call("fish", "--no-config", "-c", script, env=place.environment(PATH=f"{binaries()}:/usr/bin:/bin", HOME=str(directory)))
+        done = place.who.call(
+            "fish",
+            "--no-config",
+            "-c",
+            script,
+            env=place.environment(PATH=f"{binaries()}:/usr/bin:/bin", HOME=str(directory)),
+        )
         assert wanted in [row.split("\t")[0] for row in done.stdout.decode().splitlines()], (line, done)
 
 

@@ -35,15 +35,21 @@ def refused(shared, *arguments):
 
 
 def test_cp_in_onto_a_read_only_place(shared, small, place):
-    assert 'cannot write "/usr/x" in the sandbox: Read-only file system' in refused(shared, place / "file", f"{small}:/usr/x")
+    assert 'cannot write "/usr/x" in the sandbox: Read-only file system' in refused(
+        shared, place / "file", f"{small}:/usr/x"
+    )
 
 
 def test_cp_in_without_space(shared, small, place):
-    assert 'cannot write "/tmp/large" in the sandbox: No space left' in refused(shared, place / "large", f"{small}:/tmp/large")
+    assert 'cannot write "/tmp/large" in the sandbox: No space left' in refused(
+        shared, place / "large", f"{small}:/tmp/large"
+    )
 
 
 def test_cp_in_into_a_closed_directory(shared, small, place):
-    assert 'cannot write "/tmp/closed/x" in the sandbox: Permission denied' in refused(shared, place / "file", f"{small}:/tmp/closed/x")
+    assert 'cannot write "/tmp/closed/x" in the sandbox: Permission denied' in refused(
+        shared, place / "file", f"{small}:/tmp/closed/x"
+    )
 
 
 def test_cp_in_of_a_missing_file(shared, small, place):
@@ -51,18 +57,26 @@ def test_cp_in_of_a_missing_file(shared, small, place):
 
 
 def test_cp_in_of_a_fifo(shared, small, place):
-    assert f'cannot read "{place}/fifo" on the host: Invalid argument (it is neither a regular file' in refused(shared, place / "fifo", f"{small}:/tmp/x")
+    assert (
+        f'cannot read "{place}/fifo" on the host: Invalid argument (it is neither a regular file'
+        in refused(shared, place / "fifo", f"{small}:/tmp/x")
+    )
 
 
 def test_cp_in_of_a_socket(shared, small, place):
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(place / "socket"))
         os.chmod(place / "socket", 0o777)
-        assert f'cannot read "{place}/socket" on the host: Invalid argument (it is neither a regular file' in refused(shared, place / "socket", f"{small}:/tmp/x")
+        assert (
+            f'cannot read "{place}/socket" on the host: Invalid argument (it is neither a regular file'
+            in refused(shared, place / "socket", f"{small}:/tmp/x")
+        )
 
 
 def test_cp_out_into_a_missing_directory(shared, small, place):
-    assert f'cannot write "{place}/none/x" on the host: No such file' in refused(shared, f"{small}:/tmp/file", place / "none" / "x")
+    assert f'cannot write "{place}/none/x" on the host: No such file' in refused(
+        shared, f"{small}:/tmp/file", place / "none" / "x"
+    )
 
 
 def test_cp_out_of_a_missing_file(shared, small, place):
@@ -70,11 +84,16 @@ def test_cp_out_of_a_missing_file(shared, small, place):
 
 
 def test_cp_out_of_a_closed_directory(shared, small, place):
-    assert 'cannot read "/tmp/closed" in the sandbox: Permission denied' in refused(shared, f"{small}:/tmp/closed", place / "x")
+    assert 'cannot read "/tmp/closed" in the sandbox: Permission denied' in refused(
+        shared, f"{small}:/tmp/closed", place / "x"
+    )
 
 
 def test_cp_out_of_a_fifo(shared, small, place):
-    assert 'cannot read "/tmp/fifo" in the sandbox: Invalid argument (it is neither a regular file' in refused(shared, f"{small}:/tmp/fifo", place / "x")
+    assert (
+        'cannot read "/tmp/fifo" in the sandbox: Invalid argument (it is neither a regular file'
+        in refused(shared, f"{small}:/tmp/fifo", place / "x")
+    )
 
 
 def test_cp_of_a_directory_onto_a_file(shared, small, place):
@@ -82,10 +101,14 @@ def test_cp_of_a_directory_onto_a_file(shared, small, place):
     (place / "directory").mkdir(mode=0o755)
     (place / "directory" / "inner").write_text("x")
     shared.who.own(place / "directory")
-    assert 'cannot write "/tmp/file" in the sandbox: Not a directory' in refused(shared, place / "directory", f"{small}:/tmp/file")
+    assert 'cannot write "/tmp/file" in the sandbox: Not a directory' in refused(
+        shared, place / "directory", f"{small}:/tmp/file"
+    )
     assert shared.ok("exec", small, "cat", "/tmp/file") == "x"
     shared.ok("exec", small, *shell("mkdir -p /tmp/tree"))
-    assert f'cannot write "{place}/file" on the host: Not a directory' in refused(shared, f"{small}:/tmp/tree", place / "file")
+    assert f'cannot write "{place}/file" on the host: Not a directory' in refused(
+        shared, f"{small}:/tmp/tree", place / "file"
+    )
 
 
 @pytest.mark.parametrize("kind", ["fifo", "device"])
@@ -97,11 +120,16 @@ def test_cp_out_onto_a_special_file(shared, small, place, kind):
             return                              # nobody else makes one
         os.mknod(target, stat.S_IFCHR | 0o666, os.makedev(1, 7))
     before = os.lstat(target)
-    assert f'cannot write "{target}" on the host: Invalid argument (it is neither a regular file nor a directory)' in refused(shared, f"{small}:/tmp/file", target)
+    assert (
+        f'cannot write "{target}" on the host: Invalid argument (it is neither a regular file nor a directory)'
+        in refused(shared, f"{small}:/tmp/file", target)
+    )
     assert os.path.samestat(os.lstat(target), before)
 
 
 def test_cp_out_of_a_tree_keeps_special_files_of_the_host(shared, small, place):
     shared.ok("exec", small, *shell("mkdir -p /tmp/tree; echo x > /tmp/tree/fifo"))
-    assert f'cannot write "{place}/fifo" on the host: Invalid argument' in refused(shared, f"{small}:/tmp/tree/.", place)
+    assert f'cannot write "{place}/fifo" on the host: Invalid argument' in refused(
+        shared, f"{small}:/tmp/tree/.", place
+    )
     assert stat.S_ISFIFO(os.lstat(place / "fifo").st_mode)

@@ -14,7 +14,10 @@ def test_json(cli):
     report = json.loads(done.stdout)
     assert {"kernel", "ok", "isolation", "cgroup", "features"} <= set(report)
     assert done.returncode == (0 if report["isolation"]["namespace"] else 1)
-    assert report["features"] and all({"name", "available", "needed_for", "hint"} <= set(feature) for feature in report["features"])
+    assert report["features"] and all(
+        {"name", "available", "needed_for", "hint"} <= set(feature)
+        for feature in report["features"]
+    )
 
 
 def test_table(cli):
@@ -52,12 +55,18 @@ def test_doctor_and_run_agree(caller, isolation):
             assert result["outcome"] == "error" and result["error"]["code"] == "feature_missing", (feature, result)
 
 
-NEEDING = {"max_cpu": ["--cpus", "1"], "fs_writable": ["--writable"], "fs_shared": ["--shared"], "time_mode virtual": ["--time-start", "2025-01-01T00:00:00", "--time-mode", "virtual"]}
+NEEDING = {
+    "max_cpu": ["--cpus", "1"],
+    "fs_writable": ["--writable"],
+    "fs_shared": ["--shared"],
+    "time_mode virtual": ["--time-start", "2025-01-01T00:00:00", "--time-mode", "virtual"],
+}
 
 
 @pytest.mark.parametrize("key", NEEDING)
 def test_doctor_names_the_feature_a_key_needs(caller, key):
-    """A key is refused for a feature that is missing only where doctor says that the feature is for it, or for all of the isolation; else it works."""
+    """A key is refused for a feature that is missing only where doctor says that the feature is for
+    it, or for all of the isolation; else it works."""
     flags = [*NEEDING[key], caller.directory()] if key.startswith("fs_") else NEEDING[key]
     given = os.environ.get("ROLLBOX_KFEAT", "")
     for feature in json.loads(caller.rollbox("doctor", "--json").stdout)["features"]:

@@ -16,14 +16,22 @@ OF_A_RUN = {"run", "shell", "exec", "attach", "record"}
 
 
 def commands():
-    lines = subprocess.run([BUILD / "rollbox", "--help"], capture_output=True, text=True, check=True).stdout.splitlines()
+    lines = subprocess.run(
+        [BUILD / "rollbox", "--help"], capture_output=True, text=True, check=True
+    ).stdout.splitlines()
     names = [line[2:].split("  ")[0].strip() for line in lines if line.startswith("  ")]
     assert {"run", "policy plan", "engine status", "inspect", "store df"} <= set(names)
     return [name for name in names if name not in FOR_PEOPLE]
 
 
 def rollbox(*words, status=None, **environment):
-    done = subprocess.run([BUILD / "rollbox", *words], capture_output=True, text=True, stdin=subprocess.DEVNULL, env={**os.environ, **environment})
+    done = subprocess.run(
+        [BUILD / "rollbox", *words],
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        env={**os.environ, **environment},
+    )
     assert status is None or done.returncode == status, done
     return done
 
@@ -34,7 +42,11 @@ def test_wrong_options_are_reported_as_json(command, wrong):
     words = ["--no-such-option", "--json"] if wrong == "before" else ["--json", "--no-such-option"]
     done = rollbox(*command.split(), *words, status=125)
     told = json.loads(done.stdout)
-    assert told["error"]["code"] == "invalid_argument" and told["error"]["stage"] == "arguments" and "--no-such-option" in told["error"]["message"]
+    assert (
+        told["error"]["code"] == "invalid_argument"
+        and told["error"]["stage"] == "arguments"
+        and "--no-such-option" in told["error"]["message"]
+    )
     assert ("outcome" in told) == (command in OF_A_RUN) and told.get("outcome", "error") == "error"
     assert "--no-such-option" in done.stderr
 
@@ -47,7 +59,9 @@ def test_help_names_the_json_option(command):
 def test_options_after_the_command_are_the_commands():
     assert rollbox("run", "--no-such-option", "--", "echo", "--json", status=125).stdout == ""
     assert rollbox("exec", "--timeout", "0", "name", "echo", "--json", status=125).stdout == ""
-    assert json.loads(rollbox("exec", "--json", "--timeout", "0", "name", "echo", status=125).stdout)["error"]["message"].startswith("--timeout 0")
+    assert json.loads(
+        rollbox("exec", "--json", "--timeout", "0", "name", "echo", status=125).stdout
+    )["error"]["message"].startswith("--timeout 0")
 
 
 def test_unknown_commands_are_reported_as_json():
@@ -55,10 +69,40 @@ def test_unknown_commands_are_reported_as_json():
     assert "check" in json.loads(rollbox("policy", "--json", status=125).stdout)["error"]["message"]
 
 
-@pytest.mark.parametrize("words", ["ps", "inspect x", "kill x y", "rm x", "pause x", "resume x", "hibernate x", "wake x", "reset x y", "export x y", "engine status", "engine stop", "exec x true", "tree x"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        "ps",
+        "inspect x",
+        "kill x y",
+        "rm x",
+        "pause x",
+        "resume x",
+        "hibernate x",
+        "wake x",
+        "reset x y",
+        "export x y",
+        "engine status",
+        "engine stop",
+        "exec x true",
+        "tree x",
+    ],
+)
 def test_no_engine(words, tmp_path):
-    told = json.loads(rollbox(*words.split()[:1 + words.startswith("engine")], "--json", *words.split()[1 + words.startswith("engine"):], status=125, ROLLBOX_SOCKET=str(tmp_path / "none")).stdout)
-    assert told["error"]["code"] == "engine_lost" and told["error"]["stage"] == "connect" and "no engine serves" in told["error"]["message"]
+    told = json.loads(
+        rollbox(
+            *words.split()[: 1 + words.startswith("engine")],
+            "--json",
+            *words.split()[1 + words.startswith("engine") :],
+            status=125,
+            ROLLBOX_SOCKET=str(tmp_path / "none"),
+        ).stdout
+    )
+    assert (
+        told["error"]["code"] == "engine_lost"
+        and told["error"]["stage"] == "connect"
+        and "no engine serves" in told["error"]["message"]
+    )
 
 
 def test_answers_are_objects(tmp_path):
@@ -67,7 +111,15 @@ def test_answers_are_objects(tmp_path):
     assert plan == rollbox("policy", "plan", status=0).stdout.splitlines()
     with Shared(str(tmp_path / "socket")) as shared:
         def told(*words):
-            return json.loads(rollbox(*words, "--json", status=0, ROLLBOX_SOCKET=shared.socket, ROLLBOX_STORE=str(tmp_path / "store")).stdout)
+            return json.loads(
+                rollbox(
+                    *words,
+                    "--json",
+                    status=0,
+                    ROLLBOX_SOCKET=shared.socket,
+                    ROLLBOX_STORE=str(tmp_path / "store"),
+                ).stdout
+            )
 
         assert told("engine", "status")["pid"] == shared.process.pid
         assert told("create", "--name", "x") == {"name": "x"}
@@ -86,10 +138,18 @@ def test_paths_need_not_be_utf8(tmp_path):
     os.mkdir(odd)
     os.symlink(odd, tmp_path / "link")
     words = ["policy", "plan", "--readable", str(tmp_path / "link")]
-    plain = subprocess.run([BUILD / "rollbox", *words], capture_output=True, check=True).stdout.decode(errors="replace").splitlines()
+    plain = (
+        subprocess.run([BUILD / "rollbox", *words], capture_output=True, check=True)
+        .stdout.decode(errors="replace")
+        .splitlines()
+    )
     assert any(f"{tmp_path}/\\xff" in line for line in plain)
     assert json.loads(rollbox(*words, "--json", status=0).stdout)["plan"] == plain
-    started = subprocess.run([BUILD / "rollbox", "engine", "start", "--background", "--json", "--socket", odd + b"/s"], capture_output=True, check=True)
+    started = subprocess.run(
+        [BUILD / "rollbox", "engine", "start", "--background", "--json", "--socket", odd + b"/s"],
+        capture_output=True,
+        check=True,
+    )
     try:
         told = json.loads(started.stdout)
         assert told["pid"] > 1 and told["socket"] == str(tmp_path / "\ufffd" / "s")

@@ -52,7 +52,10 @@ def test_logs_as_json_are_lines(shared):
     with shared.box() as box:
         shared.ok("exec", "--id", "x", box, *shell("echo out; printf '\\377' >&2"))
         rows = [json.loads(line) for line in shared.ok("logs", "--json", box).splitlines()]
-        assert rows == [{"id": "x", "stream": "stdout", "text": "out\n"}, {"id": "x", "stream": "stderr", "text": "\ufffd"}]
+        assert rows == [
+            {"id": "x", "stream": "stdout", "text": "out\n"},
+            {"id": "x", "stream": "stderr", "text": "\ufffd"},
+        ]
 
 
 def test_logs_report_dropped_output(shared):

@@ -20,13 +20,37 @@ def test_valid(cli, tmp_path):
 
 
 def test_options_extend_the_policy_file(cli, tmp_path):
-    """Whichever form a file has it in, also where it says null; what is there already, by default or given before, is there once."""
+    """Whichever form a file has it in, also where it says null; what is there already, by default
+    or given before, is there once."""
     policy, grant = tmp_path / "policy.json", tmp_path / "grant"
     grant.mkdir()
     show = ["--", "sh", "-c", f"echo $A $B; ls -d {grant} /usr"]
-    for text in ({}, {"fs_readable": None, "env": None}, {"env": ["A=0", "B=b"]}, {"env": {"A": "0", "B": "b"}}, {"fs_readable": ["/usr", "/bin", "/lib", "/lib64", str(grant)]}):
+    for text in (
+        {},
+        {"fs_readable": None, "env": None},
+        {"env": ["A=0", "B=b"]},
+        {"env": {"A": "0", "B": "b"}},
+        {"fs_readable": ["/usr", "/bin", "/lib", "/lib64", str(grant)]},
+    ):
         policy.write_text(json.dumps(text))
-        done = cli("run", "--policy", policy, "--readable", "/usr", "--readable", grant, "--readable", f"{grant}/.", "--env", "A=a", "--denied", "/opt/x", "--denied", "/opt/x", *show)
+        done = cli(
+            "run",
+            "--policy",
+            policy,
+            "--readable",
+            "/usr",
+            "--readable",
+            grant,
+            "--readable",
+            f"{grant}/.",
+            "--env",
+            "A=a",
+            "--denied",
+            "/opt/x",
+            "--denied",
+            "/opt/x",
+            *show,
+        )
         wanted = ["a", "b", "/usr", str(grant)] if text.get("env") else ["a", "/usr", str(grant)]
         assert done.returncode == 0 and sorted(done.stdout.decode().split()) == sorted(wanted), done
 

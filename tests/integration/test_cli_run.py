@@ -13,11 +13,26 @@ import pytest
 
 from harness import TREE
 
-FIELDS = ["outcome", "exit_code", "signal", "stdout", "stderr", "stdout_truncated", "stderr_truncated", "wall_ms", "cpu_ms", "peak_memory_bytes",
-          "processes_peak", "isolation", "error"]
+FIELDS = [
+    "outcome",
+    "exit_code",
+    "signal",
+    "stdout",
+    "stderr",
+    "stdout_truncated",
+    "stderr_truncated",
+    "wall_ms",
+    "cpu_ms",
+    "peak_memory_bytes",
+    "processes_peak",
+    "isolation",
+    "error",
+]
 
 
-# ---- without --json ---------------------------------------------------------------------------------------------------
+# ---- without --json
+# ---------------------------------------------------------------------------------------------------
+
 
 def test_streams_and_status(cli):
     done = cli("run", "--", "sh", "-c", "echo out; echo err >&2; exit 7")
@@ -36,7 +51,8 @@ def test_arguments_arrive_as_they_are(cli):
 
 
 def test_any_number_of_arguments(cli):
-    """init has the pointers to them, and to the environment, on its stack, up to some sixty; more of them in a mapping."""
+    """init has the pointers to them, and to the environment, on its stack, up to some sixty; more
+    of them in a mapping."""
     environments = set()
     for n in [*range(44, 56), 400]:
         words = [str(i) for i in range(n)]
@@ -136,13 +152,25 @@ def test_full_disk_is_reported(cli):
 
 
 def test_closed_streams(cli):
-    done = subprocess.run(["sh", "-c", 'exec "$0" run -- sh -c "cat; echo end" <&- 2>&-', cli.program], stdout=subprocess.PIPE, env=cli.environment(None))
+    done = subprocess.run(
+        ["sh", "-c", 'exec "$0" run -- sh -c "cat; echo end" <&- 2>&-', cli.program],
+        stdout=subprocess.PIPE,
+        env=cli.environment(None),
+    )
     assert (done.returncode, done.stdout) == (0, b"end\n")
 
 
 def test_guest_has_only_pipes(cli, tmp_path):
     with open(tmp_path / "out", "wb") as out, open("/etc/passwd", "rb") as source:
-        cli("run", "--", "python3", "-c", "import os, stat; print(*[stat.S_IFMT(os.fstat(fd).st_mode) for fd in (0, 1, 2)])", stdin=source, stdout=out)
+        cli(
+            "run",
+            "--",
+            "python3",
+            "-c",
+            "import os, stat; print(*[stat.S_IFMT(os.fstat(fd).st_mode) for fd in (0, 1, 2)])",
+            stdin=source,
+            stdout=out,
+        )
     assert (tmp_path / "out").read_text().split() == [str(stat.S_IFIFO)] * 3
 
 
@@ -167,7 +195,16 @@ def test_signal_ends_the_sandbox(cli, tmp_path, number):
     os.mkfifo(fifo)
     fifo.chmod(0o666)
     reader = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
-    with cli.start("run", "--shared", shared, "--", "sh", "-c", f"exec 3>{fifo}; echo ready; while :; do read x; done", restore_signals=True) as process:
+    with cli.start(
+        "run",
+        "--shared",
+        shared,
+        "--",
+        "sh",
+        "-c",
+        f"exec 3>{fifo}; echo ready; while :; do read x; done",
+        restore_signals=True,
+    ) as process:
         assert process.stdout.readline() == b"ready\n", process.stderr.read()
         process.send_signal(number)
         assert process.wait() == -number
@@ -176,12 +213,20 @@ def test_signal_ends_the_sandbox(cli, tmp_path, number):
     os.close(reader)
 
 
-# ---- --json -----------------------------------------------------------------------------------------------------------
+# ---- --json
+# -----------------------------------------------------------------------------------------------------------
+
 
 def test_json_fields(cli):
     result = cli.json("run", "--json", "--", "sh", "-c", "cat; echo err >&2; exit 3", input=b"in", status=0)
     assert list(result) == FIELDS
-    assert (result["outcome"], result["exit_code"], result["signal"], result["stdout"], result["stderr"]) == ("exit", 3, None, "in", "err\n")
+    assert (
+        result["outcome"],
+        result["exit_code"],
+        result["signal"],
+        result["stdout"],
+        result["stderr"],
+    ) == ("exit", 3, None, "in", "err\n")
     assert result["error"] is None and result["isolation"] and not result["stdout_truncated"]
     assert result["wall_ms"] > 0 and result["processes_peak"] >= 1
 
@@ -203,12 +248,32 @@ def test_json_of_invalid_utf8(cli):
 
 def test_json_timeout_keeps_what_was_written(cli):
     result = cli.json("run", "--json", "--timeout", "2", "--", "sh", "-c", "echo before; while :; do :; done", status=0)
-    assert (result["outcome"], result["stdout"], result["exit_code"], result["signal"]) == ("timeout", "before\n", None, None)
+    assert (result["outcome"], result["stdout"], result["exit_code"], result["signal"]) == (
+        "timeout",
+        "before\n",
+        None,
+        None,
+    )
 
 
 def test_json_output_limit(cli):
-    result = cli.json("run", "--json", "--output-limit", "10", "--", "sh", "-c", "printf abc >&2; printf 0123456789x", status=0)
-    assert (result["outcome"], result["stdout"], result["stdout_truncated"], result["stderr_truncated"]) == ("output_limit", "0123456789", True, False)
+    result = cli.json(
+        "run",
+        "--json",
+        "--output-limit",
+        "10",
+        "--",
+        "sh",
+        "-c",
+        "printf abc >&2; printf 0123456789x",
+        status=0,
+    )
+    assert (
+        result["outcome"],
+        result["stdout"],
+        result["stdout_truncated"],
+        result["stderr_truncated"],
+    ) == ("output_limit", "0123456789", True, False)
 
 
 def test_json_fifty_megabytes_of_input(cli):
@@ -230,7 +295,9 @@ def test_no_engine_is_an_error(cli):
     assert done.returncode == 125 and b"/no/such/engine" in done.stderr
 
 
-# ---- flags and the policy ---------------------------------------------------------------------------------------------
+# ---- flags and the policy
+# ---------------------------------------------------------------------------------------------
+
 
 def test_environment_is_clean(cli):
     done = cli("run", "--env", "GIVEN=a=b", "--", "env", env={"SECRET_TOKEN": "x"})
@@ -323,16 +390,42 @@ def test_wrong_flags(cli, flags, words):
 
 
 def test_seeds_of_64_bits(cli, tmp_path):
-    """A fork's own seed, which inspect and its record tell, is more than an int64 every other time: it is to be run again by --seed."""
+    """A fork's own seed, which inspect and its record tell, is more than an int64 every other time:
+    it is to be run again by --seed."""
     seen = {}
     for seed in ("9223372036854775807", "9223372036854775808", "18446744073709551615"):
         file = tmp_path / f"{seed}.jsonl"
-        done = cli("record", "-o", file, "--json", "--seed", seed, "--", "sh", "-c", "head -c 8 /dev/urandom | od -An -tx1")
+        done = cli(
+            "record",
+            "-o",
+            file,
+            "--json",
+            "--seed",
+            seed,
+            "--",
+            "sh",
+            "-c",
+            "head -c 8 /dev/urandom | od -An -tx1",
+        )
         row = json.loads(done.stdout)
         assert row["outcome"] == "exit" and row["isolation"]["determinism"]["random_seed"] == seed, done
         seen[seed] = row["stdout"]
         assert cli("verify", file).returncode == 0
-        assert json.loads(cli("run", "--json", "--seed", seed, "--", "sh", "-c", "head -c 8 /dev/urandom | od -An -tx1").stdout)["stdout"] == seen[seed]
+        assert (
+            json.loads(
+                cli(
+                    "run",
+                    "--json",
+                    "--seed",
+                    seed,
+                    "--",
+                    "sh",
+                    "-c",
+                    "head -c 8 /dev/urandom | od -An -tx1",
+                ).stdout
+            )["stdout"]
+            == seen[seed]
+        )
     assert len(set(seen.values())) == 3
 
 
@@ -351,16 +444,92 @@ def test_unknown_commands(cli):
         assert done.returncode == 125 and done.stderr.count(b"\n") == 1
 
 
-# ---- help, man pages, completions --------------------------------------------------------------------------------------
+# ---- help, man pages, completions
+# --------------------------------------------------------------------------------------
 
-SESSION = ["create", "exec", "attach", "logs", "forward", "port", "ps", "stats", "inspect", "kill", "rm", "pause", "resume", "hibernate", "wake"]
-SNAPSHOT = ["snapshot show", "snapshot verify", "snapshot", "fork", "restore", "reset", "tree", "diff", "commit", "discard", "export"]
+SESSION = [
+    "create",
+    "exec",
+    "attach",
+    "logs",
+    "forward",
+    "port",
+    "ps",
+    "stats",
+    "inspect",
+    "kill",
+    "rm",
+    "pause",
+    "resume",
+    "hibernate",
+    "wake",
+]
+SNAPSHOT = [
+    "snapshot show",
+    "snapshot verify",
+    "snapshot",
+    "fork",
+    "restore",
+    "reset",
+    "tree",
+    "diff",
+    "commit",
+    "discard",
+    "export",
+]
 IMAGE = ["import", "image import", "image ls", "image rm", "image show"]
-STORE = ["store path", "store gc", "store fsck", "store df", "volume create", "volume ls", "volume rm", "volume inspect", "volume df", "volume snapshot"]
+STORE = [
+    "store path",
+    "store gc",
+    "store fsck",
+    "store df",
+    "volume create",
+    "volume ls",
+    "volume rm",
+    "volume inspect",
+    "volume df",
+    "volume snapshot",
+]
 TEMPLATE = ["template create", "template ls", "template rm"]
-ENGINE = ["engine start", "engine status", "engine stop", "net log", "net test", "net set", "serve", "token create", "token ls", "token rm", "debug dump"]
+ENGINE = [
+    "engine start",
+    "engine status",
+    "engine stop",
+    "net log",
+    "net test",
+    "net set",
+    "serve",
+    "token create",
+    "token ls",
+    "token rm",
+    "debug dump",
+]
 RECORD = ["record", "replay", "verify"]
-COMMANDS = ["run", "shell", *RECORD, "batch", "doctor", "policy check", "policy plan", "create", "exec", "attach", "logs", "forward", "port", "cp", *SESSION[6:], *SNAPSHOT, *IMAGE, *STORE, *TEMPLATE, *ENGINE, "completion", "version", "help"]
+COMMANDS = [
+    "run",
+    "shell",
+    *RECORD,
+    "batch",
+    "doctor",
+    "policy check",
+    "policy plan",
+    "create",
+    "exec",
+    "attach",
+    "logs",
+    "forward",
+    "port",
+    "cp",
+    *SESSION[6:],
+    *SNAPSHOT,
+    *IMAGE,
+    *STORE,
+    *TEMPLATE,
+    *ENGINE,
+    "completion",
+    "version",
+    "help",
+]
 
 
 def page_of(command):
@@ -377,7 +546,12 @@ def page_of(command):
     for group, commands in (("session", SESSION), ("snapshot", SNAPSHOT), ("image", IMAGE), ("record", RECORD)):
         if command in commands:
             return f"rollbox-{group}.1.scd"
-    return f"rollbox-{first}.1.scd" if first in ("run", "batch", "doctor", "policy", "cp", "store", "template", "engine", "volume") else "rollbox.1.scd"
+    return (
+        f"rollbox-{first}.1.scd"
+        if first
+        in ("run", "batch", "doctor", "policy", "cp", "store", "template", "engine", "volume")
+        else "rollbox.1.scd"
+    )
 
 
 def test_version(cli):
@@ -404,13 +578,20 @@ def test_man_pages_have_the_options(cli, command):
     """The command's man page has the options of --help, with the same arguments, and no others."""
     done = cli(*command.split(), "--help")
     assert done.returncode == 0 and done.stderr == b""
-    helped = set(re.findall(r"^  (?:-\w,|   ) --([a-z-]+)(?: (\S+))?", done.stdout.decode(), re.MULTILINE)) - {("help", "")}
+    helped = set(
+        re.findall(r"^  (?:-\w,|   ) --([a-z-]+)(?: (\S+))?", done.stdout.decode(), re.MULTILINE)
+    ) - {("help", "")}
     first = command.split()[0]
     page = TREE / "man" / page_of(command)
     text = page.read_text().replace("\\", "")
     if " " in command:
         text = text[text.index(f"rollbox {command}*"):] if f"rollbox {command}*" in text else text
-    told = {(name, argument or "") for name, argument in re.findall(r"^(?:\*-\w\*, )?\*--([a-z-]+)\*(?: _([^_]+)_)?$", text, re.MULTILINE)}
+    told = {
+        (name, argument or "")
+        for name, argument in re.findall(
+            r"^(?:\*-\w\*, )?\*--([a-z-]+)\*(?: _([^_]+)_)?$", text, re.MULTILINE
+        )
+    }
     assert helped <= told, f"not in {page.name}"
     if first in ("run", "batch", "doctor", "cp"):
         assert told <= helped, f"only in {page.name}"
@@ -420,7 +601,9 @@ def test_man_pages_have_the_options(cli, command):
 def test_completions_are_the_programs_own(cli, shell):
     done = cli("completion", shell)
     assert done.returncode == 0
-    assert done.stdout == (TREE / "completions" / f"rollbox.{shell}").read_bytes(), f"run: rollbox completion {shell} > completions/rollbox.{shell}"
+    assert done.stdout == (TREE / "completions" / f"rollbox.{shell}").read_bytes(), (
+        f"run: rollbox completion {shell} > completions/rollbox.{shell}"
+    )
 
 
 def test_bash_completion_works(cli):

@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sessions on the command line: create, exec, attach, ps, kill, rm and related commands on a shared engine, as each caller.
+"""Sessions on the command line: create, exec, attach, ps, kill, rm and related commands on a shared
+engine, as each caller.
 
-The model: one engine a caller for the whole file, started by `engine start --background` as a user would; a test makes the sandboxes it needs and
-removes them. What must not be disturbed by others (a killed engine) has an engine of its own. Ordering is by handshakes over the command's own streams.
+The model: one engine a caller for the whole file, started by `engine start --background` as a user
+would; a test makes the sandboxes it needs and
+removes them. What must not be disturbed by others (a killed engine) has an engine of its own.
+Ordering is by handshakes over the command's own streams.
 """
 
 import ctypes
@@ -20,7 +23,8 @@ from harness import DEADLINE, binaries, descendants, pidfds, processes, until, w
 from cli_sessions import box, own, shared, shell, Terminal  # noqa: F401
 
 
-# ---- the engine --------------------------------------------------------------------------------------------------------
+# ---- the engine
+# --------------------------------------------------------------------------------------------------------
 
 
 def test_engine_in_the_background(own):
@@ -38,7 +42,10 @@ def test_engine_in_the_background(own):
 
 
 def test_ignored_signals_are_not_inherited_by_guests(own):
-    """A background job of a shell ignores SIGINT and SIGQUIT, what nohup starts SIGHUP, a service of systemd SIGPIPE: Ctrl-C and a closed pipe would end nothing in a sandbox. To the engine itself they mean what they did."""
+    """A background job of a shell ignores SIGINT and SIGQUIT, what nohup starts SIGHUP, a service
+    of systemd SIGPIPE: Ctrl-C and a closed pipe would end nothing in a sandbox. To the engine
+    itself they mean what they did."""
+
     def ignore():
         for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGPIPE, signal.SIGCHLD, signal.SIGTSTP):
             signal.signal(number, signal.SIG_IGN)
@@ -60,14 +67,26 @@ def test_no_engine_says_how_to_start_one(shared):
     path = shared.who.directory() / "none"
     for arguments in (["create"], ["ps"], ["exec", "x", "true"], ["rm", "x"], ["tree", "x"]):
         done = shared.who.rollbox(*arguments, env=shared.who.environment(ROLLBOX_SOCKET=str(path)))
-        assert done.returncode == 125 and done.stderr.count(b"\n") == 1 and b"rollbox engine start" in done.stderr and str(path).encode() in done.stderr
+        assert (
+            done.returncode == 125
+            and done.stderr.count(b"\n") == 1
+            and b"rollbox engine start" in done.stderr
+            and str(path).encode() in done.stderr
+        )
     done = shared("ps", "--socket", path)
-    assert done.returncode == 125 and f"engine start --background --socket {path}".encode() in done.stderr, "--socket goes before the variable"
+    assert (
+        done.returncode == 125
+        and f"engine start --background --socket {path}".encode() in done.stderr
+    ), "--socket goes before the variable"
 
 
 def test_socket_is_found_below_the_runtime_directory(shared):
     home = shared.who.directory()
-    environment = {key: value for key, value in shared.who.environment(XDG_RUNTIME_DIR=str(home)).items() if key != "ROLLBOX_SOCKET"}
+    environment = {
+        key: value
+        for key, value in shared.who.environment(XDG_RUNTIME_DIR=str(home)).items()
+        if key != "ROLLBOX_SOCKET"
+    }
     assert shared.who.rollbox("engine", "start", "--background", env=environment).returncode == 0
     try:
         assert (home / "rollbox.sock").is_socket()
@@ -78,7 +97,8 @@ def test_socket_is_found_below_the_runtime_directory(shared):
 
 
 def test_socket_without_runtime_directory_is_in_a_private_one(tmp_path):
-    """Neither variable, and a user whom logind gave no /run/user directory: a session works all the same, and nothing but a private directory is used."""
+    """Neither variable, and a user whom logind gave no /run/user directory: a session works all the
+    same, and nothing but a private directory is used."""
     if os.geteuid() != 0:
         pytest.skip("becomes a user without a login, which takes root")
     uid = 58231
@@ -87,16 +107,35 @@ def test_socket_without_runtime_directory_is_in_a_private_one(tmp_path):
     environment = {"PATH": os.environ["PATH"], "XDG_RUNTIME_DIR": str(tmp_path), "ROLLBOX_STORE": f"{home}/store"}
 
     def rollbox(*arguments):
-        return subprocess.run([binaries() / "rollbox", *arguments], env=environment, user=uid, group=uid, extra_groups=[], cwd="/", stdin=subprocess.DEVNULL,
-                              capture_output=True, timeout=DEADLINE)
+        return subprocess.run(
+            [binaries() / "rollbox", *arguments],
+            env=environment,
+            user=uid,
+            group=uid,
+            extra_groups=[],
+            cwd="/",
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=DEADLINE,
+        )
 
     try:
-        # Another user's directory, a directory that others may write to, a link, a file: each is refused, and the variable that helps is named.
-        for make in (home.mkdir, lambda: (home.mkdir(), home.chmod(0o777), os.chown(home, uid, uid)), lambda: home.symlink_to(tmp_path), home.touch):
+        # Another user's directory, a directory that others may write to, a link, a file: each is
+        # refused, and the variable that helps is named.
+        for make in (
+            home.mkdir,
+            lambda: (home.mkdir(), home.chmod(0o777), os.chown(home, uid, uid)),
+            lambda: home.symlink_to(tmp_path),
+            home.touch,
+        ):
             make()
             for command in (("engine", "start", "--background"), ("create",)):
                 done = rollbox(*command)
-                assert done.returncode == 125 and b"ROLLBOX_SOCKET" in done.stderr and str(home).encode() in done.stderr, done
+                assert (
+                    done.returncode == 125
+                    and b"ROLLBOX_SOCKET" in done.stderr
+                    and str(home).encode() in done.stderr
+                ), done
             home.rmdir() if home.is_dir() and not home.is_symlink() else home.unlink()
         started = rollbox("engine", "start", "--background")
         assert started.returncode == 0 and f"serves {home}/rollbox.sock".encode() in started.stdout, started
@@ -123,7 +162,8 @@ def test_killed_engine(own):
     assert own("ps").returncode == 125
 
 
-# ---- create, ps, inspect, rm -------------------------------------------------------------------------------------------
+# ---- create, ps, inspect, rm
+# -------------------------------------------------------------------------------------------
 
 
 def test_names(shared):
@@ -153,7 +193,14 @@ def test_create_refuses_a_wrong_policy(shared):
 
 
 def test_unknown_session_is_an_error(shared):
-    for arguments in (["exec", "no-such", "true"], ["ps", "no-such"], ["inspect", "no-such"], ["kill", "no-such"], ["pause", "no-such"], ["attach", "no-such", "x"]):
+    for arguments in (
+        ["exec", "no-such", "true"],
+        ["ps", "no-such"],
+        ["inspect", "no-such"],
+        ["kill", "no-such"],
+        ["pause", "no-such"],
+        ["attach", "no-such", "x"],
+    ):
         done = shared(*arguments)
         assert done.returncode == 125 and done.stderr.count(b"\n") == 1 and b"no-such" in done.stderr, done
 
@@ -205,7 +252,8 @@ def test_pause_and_resume(shared, box):
     assert shared.json("inspect", box)["state"] != "paused"
 
 
-# ---- exec --------------------------------------------------------------------------------------------------------------
+# ---- exec
+# --------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -222,7 +270,13 @@ def test_pause_and_resume(shared, box):
     ],
 )
 def test_exit_status(shared, box, arguments, status):
-    flags = arguments[: arguments.index("--")] if "--" in arguments else arguments[:2] if arguments[0].startswith("--") else []
+    flags = (
+        arguments[: arguments.index("--")]
+        if "--" in arguments
+        else arguments[:2]
+        if arguments[0].startswith("--")
+        else []
+    )
     done = shared("exec", *flags, box, *arguments[len(flags) :])
     assert done.returncode == status, done
     assert (done.stderr == b"") == (status in (7, 137, 143)), done.stderr
@@ -246,7 +300,12 @@ def test_streams_are_kept_apart_and_in_order(shared, box):
 
 def test_output_arrives_while_the_command_runs(shared, box):
     """A dialogue: each line is there before the next is asked for."""
-    with shared.start("exec", "-i", box, *shell('echo first; read a; echo "got $a"; read b; echo "got $b"; exit 5')) as client:
+    with shared.start(
+        "exec",
+        "-i",
+        box,
+        *shell('echo first; read a; echo "got $a"; read b; echo "got $b"; exit 5'),
+    ) as client:
         assert client.line() == "first"
         client.say("one")
         assert client.line() == "got one"
@@ -293,7 +352,16 @@ def test_same_operation_id_is_the_same_command(shared, box):
 def test_timeout_ends_its_own_tree_only(shared, box):
     with shared.start("exec", "-i", box, *shell("echo up; read line; echo $line")) as other:
         assert other.line() == "up"
-        assert shared("exec", "--timeout", "0.2", box, *shell("sleep 1000 & setsid sleep 1001 & sleep 1002")).returncode == 124
+        assert (
+            shared(
+                "exec",
+                "--timeout",
+                "0.2",
+                box,
+                *shell("sleep 1000 & setsid sleep 1001 & sleep 1002"),
+            ).returncode
+            == 124
+        )
         until(lambda: "sleep" not in shared.ok("ps", box))
         other.say("alive")
         assert other.line() == "alive"
@@ -301,7 +369,12 @@ def test_timeout_ends_its_own_tree_only(shared, box):
 
 def test_background_processes_outlive_their_command(shared, box):
     shared.ok("exec", box, *shell("sleep 1000 > /dev/null 2>&1 &"))
-    until(lambda: [row["command"] for row in shared.json("ps", "--json", box)["processes"]] == ["sleep 1000"])   # the shell's child becomes it some time after
+    until(
+        lambda: (
+            [row["command"] for row in shared.json("ps", "--json", box)["processes"]]
+            == ["sleep 1000"]
+        )
+    )  # the shell's child becomes it some time after
     rows = shared.json("ps", "--json", box)["processes"]
     assert str(rows[0]["pid"]) in shared.ok("ps", "-q", box).splitlines()
     assert "sleep 1000" in shared.ok("ps", box)
@@ -335,7 +408,8 @@ def test_output_to_a_full_disk(shared, box):
     assert done.returncode == 125 and b"standard output" in done.stderr
 
 
-# ---- signals, detaching, attaching -------------------------------------------------------------------------------------
+# ---- signals, detaching, attaching
+# -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -356,7 +430,9 @@ def test_command_survives_its_client(shared, box, number):
         assert client.line() == "before"
         client.process.send_signal(number)
         assert client.process.wait(DEADLINE) == -number
-    until(lambda: shared.states(box)["survivor"]["state"] == "running")      # "starting" until init has reported it to the engine
+    until(
+        lambda: shared.states(box)["survivor"]["state"] == "running"
+    )  # "starting" until init has reported it to the engine
     with shared.start("attach", box, "survivor") as client:
         assert client.line() == "before"
         shared.ok("exec", box, "touch", "/tmp/go")
@@ -438,7 +514,8 @@ def test_process_names_are_escaped_on_a_terminal(shared, box):
     assert "\x1b" not in text and len(text.splitlines()) == 2
 
 
-# ---- terminals ---------------------------------------------------------------------------------------------------------
+# ---- terminals
+# ---------------------------------------------------------------------------------------------------------
 
 
 def test_shell_works_on_a_terminal(shared, box):
@@ -463,7 +540,17 @@ def test_shell_works_on_a_terminal(shared, box):
 
 
 def test_terminal_size_follows(shared, box):
-    with Terminal(shared, "exec", "-it", box, "bash", "--norc", "--noprofile", "-c", "trap 'stty size' WINCH; echo ready; while :; do read -t 0.05 x; done") as terminal:
+    with Terminal(
+        shared,
+        "exec",
+        "-it",
+        box,
+        "bash",
+        "--norc",
+        "--noprofile",
+        "-c",
+        "trap 'stty size' WINCH; echo ready; while :; do read -t 0.05 x; done",
+    ) as terminal:
         terminal.expect(rb"ready\r\n")
         terminal.resize(40, 90)
         terminal.expect(rb"40 90\r\n")
@@ -505,7 +592,15 @@ def test_all_that_is_written_to_a_terminal_arrives(own):
 
 
 def test_attaching_to_a_terminal(shared, box):
-    shared.ok("exec", "-d", "-t", "--id", "term", box, *shell("echo ready; read line; echo got $line; stty size; exit 8"))
+    shared.ok(
+        "exec",
+        "-d",
+        "-t",
+        "--id",
+        "term",
+        box,
+        *shell("echo ready; read line; echo got $line; stty size; exit 8"),
+    )
     with Terminal(shared, "attach", "-i", box, "term", rows=50, columns=60) as terminal:
         terminal.expect(rb"ready\r\n")
         until(terminal.is_raw)
@@ -515,19 +610,30 @@ def test_attaching_to_a_terminal(shared, box):
         assert terminal.restored()
 
 
-# ---- snapshots of files ------------------------------------------------------------------------------------------------
+# ---- snapshots of files
+# ------------------------------------------------------------------------------------------------
 
 
 def test_snapshots_contain_processes_unless_dropped(shared):
     with shared.box() as box:
-        id = shared.ok("exec", "-d", box, *shell("echo up > /tmp/up; n=0; while sleep 0.01; do n=$((n + 1)); echo $n > /tmp/n.new; mv /tmp/n.new /tmp/n; done"))
+        id = shared.ok(
+            "exec",
+            "-d",
+            box,
+            *shell(
+                "echo up > /tmp/up; n=0; while sleep 0.01; do n=$((n + 1)); echo $n > /tmp/n.new; mv /tmp/n.new /tmp/n; done"
+            ),
+        )
         until(lambda: shared("exec", box, "cat", "/tmp/n").returncode == 0)
         at = shared.json("snapshot", box, "--json", "--as", "live")
         assert at["processes"] >= 1 and at["memory_bytes"] > 0
         assert "; 1 process, " in shared.ok("tree", box) or "; 2 processes, " in shared.ok("tree", box)
         kid, plain = shared.ok("fork", box), shared.ok("fork", "--drop-processes", box)
         try:
-            assert shared.json("inspect", kid)["execs"][0]["id"] == id and not shared.json("ps", "--json", plain)["processes"]
+            assert (
+                shared.json("inspect", kid)["execs"][0]["id"] == id
+                and not shared.json("ps", "--json", plain)["processes"]
+            )
             seen = shared.ok("exec", kid, "cat", "/tmp/n")
             until(lambda: shared.ok("exec", kid, "cat", "/tmp/n") != seen)
             shared.ok("kill", kid, id)
@@ -579,15 +685,27 @@ def test_diff_and_commit(shared):
     shared.who.write(place / "gone", "x\n")
     with shared.box("--writable", place, "--cwd", place) as box:
         shared.ok("exec", box, *shell("echo new > kept; rm gone; echo more > added"))
-        changes = {os.path.basename(row["path"]): row["change"] for row in shared.json("diff", "--json", box)["changes"]}
+        changes = {
+            os.path.basename(row["path"]): row["change"]
+            for row in shared.json("diff", "--json", box)["changes"]
+        }
         assert {name: changes[name] for name in ("kept", "gone", "added")} == {"kept": "M", "gone": "D", "added": "A"}
         text = shared.ok("diff", box)
-        assert f"M {place}/kept" in text and f"D {place}/gone" in text and f"A {place}/added" in text and "\x1b" not in text
+        assert (
+            f"M {place}/kept" in text
+            and f"D {place}/gone" in text
+            and f"A {place}/added" in text
+            and "\x1b" not in text
+        )
         text = shared.ok("diff", "--text", box)
         assert "-old" in text and "+new" in text
         assert (place / "kept").read_text() == "old\n"
         assert shared.ok("commit", box).startswith(f"{place}: ")
-    assert (place / "kept").read_text() == "new\n" and (place / "added").read_text() == "more\n" and not (place / "gone").exists()
+    assert (
+        (place / "kept").read_text() == "new\n"
+        and (place / "added").read_text() == "more\n"
+        and not (place / "gone").exists()
+    )
 
 
 def test_export(shared, box):

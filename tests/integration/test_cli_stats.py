@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""rollbox stats and ps: what sandboxes use, on the command line, in the engine's status and in Python; as each caller."""
+"""rollbox stats and ps: what sandboxes use, on the command line, in the engine's status and in
+Python; as each caller."""
 
 import asyncio
 import json
@@ -11,7 +12,17 @@ from harness import until
 from rollbox import AsyncSandbox, Engine, Policy, Sandbox
 from cli_sessions import own, Shared, shared, shell  # noqa: F401
 
-FIGURES = {"memory_bytes", "peak_memory_bytes", "max_memory_bytes", "disk_bytes", "max_disk_bytes", "processes", "max_processes", "cpu_ms", "age_s"}
+FIGURES = {
+    "memory_bytes",
+    "peak_memory_bytes",
+    "max_memory_bytes",
+    "disk_bytes",
+    "max_disk_bytes",
+    "processes",
+    "max_processes",
+    "cpu_ms",
+    "age_s",
+}
 MIB = 1 << 20
 
 
@@ -32,7 +43,9 @@ def test_stats_shows_what_a_busy_sandbox_uses(shared):
         assert row_of(answer["sandboxes"], idle)["processes"] == 0
         table = shared.ok("stats", "--once", "--interval", "0.1", busy).splitlines()
         assert re.split(r"  +", table[0]) == ["NAME", "STATE", "CPU", "MEMORY / LIMIT", "DISK / LIMIT", "PROCESSES"]
-        assert len(table) == 2 and re.search(rf"^{busy} +running +[\d.]+% +\S+ / 64M +\S+ / 32M +1 / 9$", table[1]), table
+        assert len(table) == 2 and re.search(
+            rf"^{busy} +running +[\d.]+% +\S+ / 64M +\S+ / 32M +1 / 9$", table[1]
+        ), table
 
 
 def test_engine_status_has_the_same_figures(shared):

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The temporary files of commits beside a directory go away without another commit there, with any process killed. (rollbox-store and the engine together: test_killed_at_faults.py.)"""
+"""The temporary files of commits beside a directory go away without another commit there, with any
+process killed. (rollbox-store and the engine together: test_killed_at_faults.py.)"""
 
 import os
 import signal
@@ -30,7 +31,11 @@ def changed(work, engine, text):  # noqa: F811
 
 
 # As the engine has it keep the old directory, it comes to no removing.
-@pytest.mark.parametrize("fault", [row for row in FAULTS if row["command"] == "commit" and row["name"] != "commit_removing"], ids=lambda row: row["name"])
+@pytest.mark.parametrize(
+    "fault",
+    [row for row in FAULTS if row["command"] == "commit" and row["name"] != "commit_removing"],
+    ids=lambda row: row["name"],
+)
 def test_leftovers_of_a_killed_store_job_are_swept(fault, failing, engine, work):  # noqa: F811
     with changed(work, engine, "new") as box:
         failing.write_text(f"export ROLLBOX_FAULT={fault['name']}\n")
@@ -51,7 +56,8 @@ def test_leftovers_of_a_killed_engine_with_a_session_on_them_are_swept(store, wo
 
 
 def who_sees_the_next_closer(engine):
-    """A killer that is there before the engine's next fork for what is slow to close, which lives for a while and is used again."""
+    """A killer that is there before the engine's next fork for what is slow to close, which lives
+    for a while and is used again."""
     while True:
         until(lambda: not children(engine, "rollbox-close"))
         killer = Killer(engine, "+", 0)

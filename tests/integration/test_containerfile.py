@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""deploy/Containerfile: it builds from the wheel in dist/, and its image runs sandboxes with Docker's default seccomp profile.
+"""deploy/Containerfile: it builds from the wheel in dist/, and its image runs sandboxes with
+Docker's default seccomp profile.
 
-buildah builds without a daemon. No registry is asked: what stands for the base image is Debian's Python of the same version, in
+buildah builds without a daemon. No registry is asked: what stands for the base image is Debian's
+Python of the same version, in
 the root file system that `tools/dist root` makes. `make integrations` makes the wheel and runs this.
 """
 
@@ -21,16 +23,32 @@ BASE = re.search(r"^FROM (\S+)$", FILE.read_text(), re.MULTILINE).group(1)
 # The names that programs have in an image of Python.
 STAND_IN = "FROM scratch\nADD root.tar /\nRUN ln -sf python3 /usr/bin/python && ln -sf pip3 /usr/bin/pip\n"
 
-pytestmark = [pytest.mark.skipif(not os.environ.get("ROLLBOX_SOAK"), reason="takes a minute; make integrations runs it"),
-              pytest.mark.skipif(os.geteuid() != 0, reason="needs root: containers are made by it"),
-              pytest.mark.skipif(not shutil.which("buildah") or not shutil.which("crun"), reason="needs buildah and crun"),
-              pytest.mark.skipif(not list((TREE / "dist").glob("*.whl")), reason="needs a wheel: tools/dist build makes it")]
+pytestmark = [
+    pytest.mark.skipif(
+        not os.environ.get("ROLLBOX_SOAK"), reason="takes a minute; make integrations runs it"
+    ),
+    pytest.mark.skipif(os.geteuid() != 0, reason="needs root: containers are made by it"),
+    pytest.mark.skipif(
+        not shutil.which("buildah") or not shutil.which("crun"), reason="needs buildah and crun"
+    ),
+    pytest.mark.skipif(
+        not list((TREE / "dist").glob("*.whl")), reason="needs a wheel: tools/dist build makes it"
+    ),
+]
 
 
 class Builder:
     def __init__(self, directory):
         self.directory = directory
-        self.words = ["buildah", "--root", str(directory / "store"), "--runroot", str(directory / "run"), "--storage-driver", "vfs"]
+        self.words = [
+            "buildah",
+            "--root",
+            str(directory / "store"),
+            "--runroot",
+            str(directory / "run"),
+            "--storage-driver",
+            "vfs",
+        ]
 
     def __call__(self, *words, **more):
         done = subprocess.run([*self.words, *words], text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
@@ -49,7 +67,9 @@ def image(tmp_path_factory):
     base = directory / "base"
     base.mkdir()
     (base / "Containerfile").write_text(STAND_IN)
-    root = subprocess.run([TREE / "tools" / "dist", "root", "trixie"], stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
+    root = subprocess.run(
+        [TREE / "tools" / "dist", "root", "trixie"], stdout=subprocess.PIPE, text=True, check=True
+    ).stdout.strip()
     subprocess.run(["tar", "-C", root, "--one-file-system", "--exclude=./proc/*", "--exclude=EXTERNALLY-MANAGED",
                     "-cf", str(base / "root.tar"), "."], check=True)
     build("build", "--quiet", "--network", "host", "--tag", BASE, str(base))
@@ -69,7 +89,15 @@ def container(image, tmp_path):
     user = next(int(account[2]) for account in accounts if account[0] == config["User"])
 
     def make(**options):
-        return containers.Container(tmp_path / "container", None, user=user, image=root, home=config["WorkingDir"], **options)
+        return containers.Container(
+            tmp_path / "container",
+            None,
+            user=user,
+            image=root,
+            home=config["WorkingDir"],
+            **options,
+        )
+
     return make
 
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""rollbox inside containers: with the defaults of Docker and Kubernetes, with deploy/seccomp.json, and as a pod's root."""
+"""rollbox inside containers: with the defaults of Docker and Kubernetes, with deploy/seccomp.json,
+and as a pod's root."""
 
 import json
 import os
@@ -19,15 +20,38 @@ POD_IDS = (3000000, 65536)
 WAYS = {
     "docker, root": (dict(), None, "mount_api is missing"),
     "docker, user": (dict(user=1000), None, "mount_api is missing"),
-    "kubernetes restricted": (dict(user=1000, capabilities=[], new_privileges=False), None, "mount_api is missing"),
-    "docker with SYS_ADMIN": (dict(capabilities=ADMIN, masks=False), None, "pivot_root is refused here"),
+    "kubernetes restricted": (
+        dict(user=1000, capabilities=[], new_privileges=False),
+        None,
+        "mount_api is missing",
+    ),
+    "docker with SYS_ADMIN": (
+        dict(capabilities=ADMIN, masks=False),
+        None,
+        "pivot_root is refused here",
+    ),
     "pod with users of its own, root": (dict(ids=POD_IDS), None, "mount_api is missing"),
-    "profile, user": (dict(user=1000, capabilities=[], new_privileges=False, masks=False, seccomp="deploy"), None, None),
+    "profile, user": (
+        dict(user=1000, capabilities=[], new_privileges=False, masks=False, seccomp="deploy"),
+        None,
+        None,
+    ),
     "profile, root": (dict(masks=False, seccomp="deploy"), None, "root without CAP_SYS_ADMIN"),
-    "profile, masked /proc": (dict(user=1000, capabilities=[], seccomp="deploy"), None, "/proc unmasked"),
-    "profile, pod with users of its own": (dict(ids=POD_IDS, masks=False, seccomp="deploy"), None, None),
-    "profile, pod with users of its own and SYS_ADMIN": (dict(ids=POD_IDS, capabilities=ADMIN, masks=False, seccomp="deploy"),
-                                                         None, None),
+    "profile, masked /proc": (
+        dict(user=1000, capabilities=[], seccomp="deploy"),
+        None,
+        "/proc unmasked",
+    ),
+    "profile, pod with users of its own": (
+        dict(ids=POD_IDS, masks=False, seccomp="deploy"),
+        None,
+        None,
+    ),
+    "profile, pod with users of its own and SYS_ADMIN": (
+        dict(ids=POD_IDS, capabilities=ADMIN, masks=False, seccomp="deploy"),
+        None,
+        None,
+    ),
 }
 
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hidden or replaced files of a granted directory stay so when the host renames a file over it, as editors and package managers do.
+"""Hidden or replaced files of a granted directory stay so when the host renames a file over it, as
+editors and package managers do.
 
 A mount over a file goes, in every namespace, when the file under it is renamed over or removed."""
 
@@ -13,7 +14,9 @@ from harness import caller, place, skip  # noqa: F401
 START = "import sys\nsys.path.insert(0, %r)\nimport json, os\nfrom rollbox import Policy, Sandbox\n"
 
 # By the host: new files in the place of those that are hidden. Told: everything that sandboxes saw, by name.
-REPLACE = START + """
+REPLACE = (
+    START
+    + """
 kind, grant = %r, %r
 def put(name, text):
     with open(grant + "/new", "w") as file: file.write(text)
@@ -41,6 +44,7 @@ with Sandbox(policy) as box:
     with Sandbox(policy) as new: told["removed"] = new.exec("cat " + grant + "/seen").stdout.decode()
 print(json.dumps(told))
 """
+)
 
 
 @pytest.mark.parametrize("below", ["/tmp", "/var/lib"])
@@ -61,7 +65,12 @@ def test_denied_files_stay_hidden_when_the_host_replaces_them(caller, kind, belo
         told.pop("living")
     assert not [name for name, text in told.items() if "SECRET" in text]
     assert all(text.startswith("0\n0\n") for name, text in told.items() if name != "removed")
-    assert told["before"].endswith("before") and told["new"].endswith("after") and told["run"].endswith("after") and told["removed"] == "after"
+    assert (
+        told["before"].endswith("before")
+        and told["new"].endswith("after")
+        and told["run"].endswith("after")
+        and told["removed"] == "after"
+    )
 
 
 # In a mount namespace with an /etc that the caller may change.
@@ -81,7 +90,8 @@ print(json.dumps(told))
 
 
 def test_identity_holds_when_the_host_changes_its_users(caller):
-    """A package's installation adds a user: living sandboxes and new ones keep theirs, and no password file shows. New ones see the host's other files as they are now."""
+    """A package's installation adds a user: living sandboxes and new ones keep theirs, and no
+    password file shows. New ones see the host's other files as they are now."""
     if os.geteuid():
         skip("only root can make an /etc to change")
     etc = caller.directory(0o755) / "etc"
@@ -92,7 +102,19 @@ def test_identity_holds_when_the_host_changes_its_users(caller):
     call = caller.call
     become = ["setpriv", f"--reuid={caller.uid}", f"--regid={caller.uid}", "--clear-groups"] if caller.uid else []
     inside = f'mount --bind {etc} /etc && exec "$@"'
-    caller.call = lambda *argv, **options: type(caller)("root", 0).call("unshare", "--mount", "--propagation", "private", "sh", "-c", inside, "sh", *become, *argv, **options)
+    caller.call = lambda *argv, **options: type(caller)("root", 0).call(
+        "unshare",
+        "--mount",
+        "--propagation",
+        "private",
+        "sh",
+        "-c",
+        inside,
+        "sh",
+        *become,
+        *argv,
+        **options,
+    )
     try:
         done = caller.script(ETC)
     finally:

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Attacks of guests during a dump of their copy-on-write forks (src/dump/cow_fork.c), and the fate of preforks.
 
-A thread of each guest waits for a child that its process has not made. That child, the copy, exists from the moment at which the process resumes; the thread strikes then.
+A thread of each guest waits for a child that its process has not made. That child, the copy, exists
+from the moment at which the process resumes; the thread strikes then.
 """
 
 import contextlib
@@ -191,7 +192,10 @@ def test_copy_killed_during_a_request_is_reported():
                 box.drop(box.snapshot())
             except RollboxError as problem:
                 told.add(str(problem))
-        assert told and all("its copy-on-write fork was killed before it was dumped; try again" in one for one in told), told
+        assert told and all(
+            "its copy-on-write fork was killed before it was dumped; try again" in one
+            for one in told
+        ), told
 
 
 ENDS = """
@@ -216,9 +220,13 @@ def test_process_that_ends_during_a_dump_is_in_the_snapshot():
 
 def test_unwritten_pages_are_not_in_a_copy():
     """If every other page of many small areas was written, a copy has these pages and not those between them."""
-    scattered = ("import ctypes, mmap", "libc = ctypes.CDLL(None)", "areas = [mmap.mmap(-1, 33 << 12, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) for _ in range(500)]",
-                 "[libc.mprotect(ctypes.c_void_p(ctypes.addressof(ctypes.c_char.from_buffer(area)) + (32 << 12)), 4096, 0) for area in areas]",
-                 "[area.__setitem__(at, 1) for area in areas for at in range(0, 32 << 12, 2 << 12)]")
+    scattered = (
+        "import ctypes, mmap",
+        "libc = ctypes.CDLL(None)",
+        "areas = [mmap.mmap(-1, 33 << 12, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) for _ in range(500)]",
+        "[libc.mprotect(ctypes.c_void_p(ctypes.addressof(ctypes.c_char.from_buffer(area)) + (32 << 12)), 4096, 0) for area in areas]",
+        "[area.__setitem__(at, 1) for area in areas for at in range(0, 32 << 12, 2 << 12)]",
+    )
     taken = "[int(line.split()[1]) for line in open('/proc/self/status') if line.startswith('RssAnon')][0]"
     with Sandbox(ROOM) as box:
         origin = Asked.begin(box, *scattered)
@@ -231,7 +239,8 @@ def test_unwritten_pages_are_not_in_a_copy():
 # Boxes that wait
 
 def waiting(engine, box, taken):
-    """The host's pids of what is in the box that waits for the next fork of a state. The forks before make it wait, for a second: there is none if that is over."""
+    """The host's pids of what is in the box that waits for the next fork of a state. The forks
+    before make it wait, for a second: there is none if that is over."""
     before = family(engine.pid)
     for _ in range(2):
         with closing(box.fork(1, snapshot=taken)):
@@ -271,7 +280,15 @@ def test_killed_prefork_is_replaced():
                 forked = []
                 asking = threading.Thread(target=lambda: forked.extend(box.fork(1, snapshot=taken)))
                 asking.start()
-                until(lambda: Path(f"/proc/self/task/{asking.native_id}/stat").read_text().rpartition(")")[2].split()[0] == "S")
+                until(
+                    lambda: (
+                        Path(f"/proc/self/task/{asking.native_id}/stat")
+                        .read_text()
+                        .rpartition(")")[2]
+                        .split()[0]
+                        == "S"
+                    )
+                )
                 for pid in victims:
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(pid, signal.SIGKILL)

@@ -14,7 +14,8 @@ pytestmark = pytest.mark.masked
 
 @pytest.mark.parametrize("grant", ["--readable", "--shared", "--writable"])
 def test_denied_path_is_not_readable_in_the_kept_grant(caller, grant):
-    """A grant below /var/tmp is kept aside and mounted in each sandbox: its denied paths must not be open where it is kept."""
+    """A grant below /var/tmp is kept aside and mounted in each sandbox: its denied paths must not
+    be open where it is kept."""
     top = caller.directory(0o755)
     (top / "private").mkdir()
     caller.own(top / "private")
@@ -52,5 +53,13 @@ def test_parents_of_denied_paths_cannot_be_moved(caller, kind, place):
             *flags,
         )
         assert moved.exit_code == 0, moved.told
-        assert sorted(str(p.relative_to(top)) for p in top.rglob("*")) == ["a", "a/b", "a/b/c", "a/b/c/file", "a/b/c/new", "a/b/d", "new"], moved.told
+        assert sorted(str(p.relative_to(top)) for p in top.rglob("*")) == [
+            "a",
+            "a/b",
+            "a/b/c",
+            "a/b/c/file",
+            "a/b/c/new",
+            "a/b/d",
+            "new",
+        ], moved.told
         assert (top / "a/b/c/file").read_text() == "original" and (top / "a/b/c/new").read_text() == "fine"

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The engine where descriptors are short. Those on their way over sockets are counted by user, so nothing else of that user's may run meanwhile."""
+"""The engine where descriptors are short. Those on their way over sockets are counted by user, so
+nothing else of that user's may run meanwhile."""
 
 import contextlib
 import os
@@ -42,14 +43,20 @@ def test_output_without_a_descriptor_ends_the_run(caller):
 
 
 def test_result_waits_for_room_for_its_descriptors(caller):
-    """Descriptors under way are counted by user: when others' leave no room for an answer's, it comes later, and the connection stays."""
+    """Descriptors under way are counted by user: when others' leave no room for an answer's, it
+    comes later, and the connection stays."""
     if os.geteuid() == 0 or caller.uid != os.geteuid():
         skip("root has no such limit")
     path = caller.directory() / "engine"
     ours, theirs = socket.socketpair()
     with SharedEngine(caller, path), protocol.Client(path) as client, protocol.Client(path) as watcher, ours:
         shared = caller.directory()
-        serial = client.run(client.prepare(fs_shared=[str(shared)]), "sh", "-c", f"head -c 60000 /dev/zero; touch {shared}/written; exec sleep 1000")
+        serial = client.run(
+            client.prepare(fs_shared=[str(shared)]),
+            "sh",
+            "-c",
+            f"head -c 60000 /dev/zero; touch {shared}/written; exec sleep 1000",
+        )
         until((shared / "written").exists)
         pid = watcher.status()["pid"]
         soft, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
@@ -69,7 +76,8 @@ def test_result_waits_for_room_for_its_descriptors(caller):
 
 
 def test_request_without_room_for_its_descriptors_is_answered(caller):
-    """The kernel drops the descriptors of a message that an engine without room receives: the engine replies with an error, and the connection stays."""
+    """The kernel drops the descriptors of a message that an engine without room receives: the
+    engine replies with an error, and the connection stays."""
     if caller.uid != os.geteuid():
         skip("the limits of another user's engine are not ours to change")
     path = caller.directory() / "engine"
@@ -80,7 +88,10 @@ def test_request_without_room_for_its_descriptors_is_answered(caller):
         resource.prlimit(pid, resource.RLIMIT_NOFILE, (1, hard))
         for fields in ([("PLAN", plan), ("OPERATION", os.urandom(16)), ("ARG", "true")], []):
             answer = client.wait(client.send(protocol.RUN, fields, fds=[0, 1, 2]))
-            assert (answer["type"], answer["ERROR_CODE"]) == (protocol.FAILED, 10) and b"descriptor" in answer["ERROR_MESSAGE"], answer
+            assert (answer["type"], answer["ERROR_CODE"]) == (
+                protocol.FAILED,
+                10,
+            ) and b"descriptor" in answer["ERROR_MESSAGE"], answer
         resource.prlimit(pid, resource.RLIMIT_NOFILE, (soft, hard))
         assert client.wait(client.run(plan, "true"))["OUTCOME"] == protocol.EXIT
 
@@ -105,7 +116,15 @@ def test_results_leave_descriptors(caller):
 @contextlib.contextmanager
 def engine_of(path, most):
     """One that may have so many open files."""
-    with subprocess.Popen(["sh", "-c", f'ulimit -n {most}; exec "$0" --socket "$1"', binaries() / "rollbox-engine", path]) as process:
+    with subprocess.Popen(
+        [
+            "sh",
+            "-c",
+            f'ulimit -n {most}; exec "$0" --socket "$1"',
+            binaries() / "rollbox-engine",
+            path,
+        ]
+    ) as process:
         try:
             until(lambda: serves(path))
             with Engine(path) as engine:

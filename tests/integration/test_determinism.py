@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""random_seed and time_start: a corpus of programs that differ from run to run on a bare machine, and guests that trick init, which serves them.
+"""random_seed and time_start: a corpus of programs that differ from run to run on a bare machine,
+and guests that trick init, which serves them.
 
-The model: every program of the corpus is run six times with one seed, by a batch that runs two at once, and once with another. What a program prints must be one text
-for the one seed and another for the other. Times of day are printed in seconds and compared with what must be true, never with a duration.
+The model: every program of the corpus is run six times with one seed, by a batch that runs two at
+once, and once with another. What a program prints must be one text
+for the one seed and another for the other. Times of day are printed in seconds and compared with
+what must be true, never with a duration.
 """
 
 import calendar
@@ -25,12 +28,23 @@ OFFSET = ("--time-start", START, "--time-mode", "offset")
 CORPUS = {
     "python-hash": [*PY, "print({'a', 'b', 'c', 'd', 'e', 'f', 'g'}, hash('x'))"],
     "python-random": [*PY, "import random; print(random.random(), random.sample(range(99), 5))"],
-    "python-urandom": [*PY, "import os; print(os.urandom(8).hex(), os.getrandom(8).hex(), os.getpid())"],
+    "python-urandom": [
+        *PY,
+        "import os; print(os.urandom(8).hex(), os.getrandom(8).hex(), os.getpid())",
+    ],
     "python-uuid": [*PY, "import uuid; print(uuid.uuid4(), uuid.uuid4())"],
-    "python-secrets": [*PY, "import secrets, tempfile; print(secrets.token_hex(), tempfile.mkdtemp())"],
+    "python-secrets": [
+        *PY,
+        "import secrets, tempfile; print(secrets.token_hex(), tempfile.mkdtemp())",
+    ],
     "python-address": [*PY, "print(id(object()), [object() for _ in range(3)])"],
-    "python-children": [*PY, "import subprocess, sys\nfor _ in range(3): print(subprocess.run([sys.executable, '-Ic', 'import random; print(random.random())'], capture_output=True).stdout)"],
-    "python-racing-children": [*PY, """
+    "python-children": [
+        *PY,
+        "import subprocess, sys\nfor _ in range(3): print(subprocess.run([sys.executable, '-Ic', 'import random; print(random.random())'], capture_output=True).stdout)",
+    ],
+    "python-racing-children": [
+        *PY,
+        """
 import os
 ends = []
 for _ in range(6):
@@ -41,18 +55,35 @@ for _ in range(6):
     os.close(w)
     ends.append(r)
 print([os.read(r, 99) for r in ends])
-"""],
+""",
+    ],
     "bash-srandom": ["bash", "-c", "echo $SRANDOM $$; (echo $SRANDOM); echo $(echo $SRANDOM)"],
     "bash-mktemp": ["bash", "-c", "for i in 1 2 3; do mktemp -u; done"],
-    "bash-background": ["bash", "-c", "for i in 1 2 3 4; do mktemp -u > /tmp/o$i & done; wait; cat /tmp/o?"],
-    "bash-pipe": ["bash", "-c", "mktemp -u | cat; (mktemp -u & mktemp -u > /tmp/b; wait); cat /tmp/b"],
+    "bash-background": [
+        "bash",
+        "-c",
+        "for i in 1 2 3 4; do mktemp -u > /tmp/o$i & done; wait; cat /tmp/o?",
+    ],
+    "bash-pipe": [
+        "bash",
+        "-c",
+        "mktemp -u | cat; (mktemp -u & mktemp -u > /tmp/b; wait); cat /tmp/b",
+    ],
     "sh-uuid": ["sh", "-c", "cat /proc/sys/kernel/random/uuid"],
-    "sh-urandom": ["sh", "-c", "head -c 32 /dev/urandom | od -x; tr -dc a-z < /dev/random | head -c 8"],
+    "sh-urandom": [
+        "sh",
+        "-c",
+        "head -c 32 /dev/urandom | od -x; tr -dc a-z < /dev/random | head -c 8",
+    ],
     "shuf": ["shuf", "-i", "1-100"],
     "sort-random": ["sort", "-R", "/etc/group"],
     "perl-rand": ["perl", "-e", "print rand(), ' ', $$, ' ', rand()"],
     "perl-hash": ["perl", "-e", "my %h = map { $_ => 1 } 1 .. 20; print join ',', keys %h"],
-    "perl-children": ["perl", "-e", "$| = 1; for (1 .. 3) { if (!fork) { print rand(), qq(\\n); exit } wait }"],
+    "perl-children": [
+        "perl",
+        "-e",
+        "$| = 1; for (1 .. 3) { if (!fork) { print rand(), qq(\\n); exit } wait }",
+    ],
 }
 for what in ("canary", "tree", "orphans", "threads", "large"):
     CORPUS[f"c-static-{what}"] = ["static", what]
@@ -61,7 +92,11 @@ for what in ("canary", "tree", "orphans", "threads", "large"):
 if SOAK:
     CORPUS["go"] = ["go", "chance"]
 if shutil.which("node", path="/usr/bin"):
-    CORPUS["node"] = ["node", "-e", "console.log(Math.random(), require('crypto').randomBytes(8).toString('hex'), require('crypto').randomUUID(), process.pid)"]
+    CORPUS["node"] = [
+        "node",
+        "-e",
+        "console.log(Math.random(), require('crypto').randomBytes(8).toString('hex'), require('crypto').randomUUID(), process.pid)",
+    ]
 if shutil.which("sqlite3", path="/usr/bin"):
     CORPUS["sqlite"] = ["sqlite3", ":memory:", "select random(), hex(randomblob(8))"]
 if shutil.which("openssl", path="/usr/bin"):
@@ -84,7 +119,10 @@ def outputs(caller, programs):
     def run(seed, times):
         texts = run_corpus(caller, CORPUS, programs, times, "-j", "2", "--seed", str(seed), *OFFSET)
         # The branches of a tree race for the output; what each draws is its own.
-        return {name: [sorted(text.splitlines()) if name.endswith("-tree") else text for text in found] for name, found in texts.items()}
+        return {
+            name: [sorted(text.splitlines()) if name.endswith("-tree") else text for text in found]
+            for name, found in texts.items()
+        }
 
     return run(7, TIMES), run(8, 1)
 
@@ -104,7 +142,8 @@ def test_seed_makes_a_program_repeat(outputs, name):
 @pytest.mark.parametrize("shell", (["dash"], ["busybox", "sh"]), ids=("dash", "busybox"))
 @pytest.mark.parametrize("level", ([], ["--time-start", START, "--time-mode", "virtual"]), ids=("seeded", "virtual"))
 def test_no_signal_comes_between_a_fork_and_its_child(caller, shell, level):
-    """A shell with a handler for SIGCHLD, in which one child dies while the next one is forked: that fork does not fail, and the next child gets its own random stream."""
+    """A shell with a handler for SIGCHLD, in which one child dies while the next one is forked:
+    that fork does not fail, and the next child gets its own random stream."""
     if not shutil.which(shell[0]):
         pytest.skip(f"needs {shell[0]}")
     script = "i=0; while [ $i -lt 200 ]; do echo $i | { read x; mktemp -u $x.XXXXXX; }; i=$((i + 1)); done"
@@ -124,10 +163,25 @@ def test_streams_of_a_tree_are_all_different(outputs):
 
 def test_result_names_the_level(caller):
     result = caller.run("--seed", "7", *OFFSET, "--", "true")
-    assert result.isolation["determinism"] == {"level": "seeded", "random_seed": "7", "time_start": START, "time_mode": "offset"}
+    assert result.isolation["determinism"] == {
+        "level": "seeded",
+        "random_seed": "7",
+        "time_start": START,
+        "time_mode": "offset",
+    }
     result = caller.run("--seed", "7", "--time-start", START, "--", "true")
-    assert result.isolation["determinism"] == {"level": "virtual", "random_seed": "7", "time_start": START, "time_mode": "virtual"}
-    assert caller.run("--seed", "7", "--time-start", START, "--net", "host", "--", "true").isolation["determinism"]["level"] == "seeded"
+    assert result.isolation["determinism"] == {
+        "level": "virtual",
+        "random_seed": "7",
+        "time_start": START,
+        "time_mode": "virtual",
+    }
+    assert (
+        caller.run("--seed", "7", "--time-start", START, "--net", "host", "--", "true").isolation[
+            "determinism"
+        ]["level"]
+        == "seeded"
+    )
     assert caller.run("--time-start", START, "--", "true").isolation["determinism"]["level"] == "offset"
     assert "determinism" not in caller.run("--", "true").isolation
 
@@ -135,7 +189,13 @@ def test_result_names_the_level(caller):
 def test_same_seed_and_time_repeat_the_run(caller):
     """All that the example of the docs prints, the clock's small digits included."""
     code = 'import time,random,os,uuid;print(time.time(),random.random(),os.urandom(4).hex(),uuid.uuid4(),id(object()),os.getpid(),{"a","b","c"})'
-    texts = {seed: {caller.run("--seed", seed, "--time-start", START, "--", "python3", "-c", code).stdout for _ in range(4)} for seed in ("7", "8")}
+    texts = {
+        seed: {
+            caller.run("--seed", seed, "--time-start", START, "--", "python3", "-c", code).stdout
+            for _ in range(4)
+        }
+        for seed in ("7", "8")
+    }
     assert len(texts["7"]) == len(texts["8"]) == 1 and texts["7"] != texts["8"], texts
     assert texts["7"].pop().startswith(f"{START_S}.")
 
@@ -143,17 +203,36 @@ def test_same_seed_and_time_repeat_the_run(caller):
 def test_urandom_has_the_bytes_that_it_always_had(caller):
     """All of it, to its end: results that were kept are compared with those of a later version."""
     digest = "8ccf53b57508446219c9c20c38248b41821233904f402ac1f27224ef05bbfb3e"
-    assert caller.run("--seed", "7", "--", "sh", "-c", "wc -c < /dev/random; sha256sum < /dev/urandom").stdout.split() == ["1048576", digest, "-"]
+    assert caller.run(
+        "--seed", "7", "--", "sh", "-c", "wc -c < /dev/random; sha256sum < /dev/urandom"
+    ).stdout.split() == ["1048576", digest, "-"]
     assert digest not in caller.run("--seed", "8", "--", "sha256sum", "/dev/urandom").stdout
 
 
 def test_job_clock_follows_its_policy(caller):
     """A job's own settings override those for all jobs; a policy of its own is used unchanged."""
-    jobs = {"plain": {}, "seeded": {"random_seed": 3}, "offset": {"time_mode": "offset"}, "host": {"net": "host"}, "none": {"random_seed": None}}
-    rows = caller.batch([{"id": name, "argv": ["true"], "policy": policy} for name, policy in jobs.items()], "--seed", "7", "--time-start", START)
+    jobs = {
+        "plain": {},
+        "seeded": {"random_seed": 3},
+        "offset": {"time_mode": "offset"},
+        "host": {"net": "host"},
+        "none": {"random_seed": None},
+    }
+    rows = caller.batch(
+        [{"id": name, "argv": ["true"], "policy": policy} for name, policy in jobs.items()],
+        "--seed",
+        "7",
+        "--time-start",
+        START,
+    )
     modes = {name: row["isolation"]["determinism"]["time_mode"] for name, row in rows.items()}
     assert modes == {"plain": "virtual", "seeded": "virtual", "offset": "offset", "host": "offset", "none": "offset"}
-    assert Sandbox(Policy(random_seed=7, time_start=START)).run(["true"]).isolation["determinism"]["time_mode"] == "offset"
+    assert (
+        Sandbox(Policy(random_seed=7, time_start=START))
+        .run(["true"])
+        .isolation["determinism"]["time_mode"]
+        == "offset"
+    )
 
 
 # Clocks
@@ -228,9 +307,14 @@ print("processor", used - 0.05 < t.user + t.system < used + 0.05 or (t, used), t
 
 @pytest.mark.parametrize("mode", ("offset", "virtual"))
 def test_all_clocks_agree(caller, mode):
-    """Every process and every call sees one uptime and one time of day. CLOCK_MONOTONIC_RAW began elsewhere, before 0 perhaps, and times() with the machine."""
+    """Every process and every call sees one uptime and one time of day. CLOCK_MONOTONIC_RAW began
+    elsewhere, before 0 perhaps, and times() with the machine."""
     result = caller.python(CLOCKS, "--time-start", START, "--time-mode", mode)
-    assert result.stdout.splitlines() == ["uptimes True", "counted True", "dates True"] * 3 + ["in order True", "alarms [True, True]", "processor True 0.0 0.0"], result.told
+    assert result.stdout.splitlines() == ["uptimes True", "counted True", "dates True"] * 3 + [
+        "in order True",
+        "alarms [True, True]",
+        "processor True 0.0 0.0",
+    ], result.told
 
 
 def test_waits_until_a_time_of_day(caller, programs):
@@ -269,7 +353,10 @@ def test_killed_client_of_the_clock_does_not_disturb_the_next_run(caller):
     for _ in range(3):
         result = caller.run("--seed", "7", "--", "sh", "-c", "while :; do mktemp -u; done >/dev/null & kill -9 $$")
         assert result.outcome == "signal" and result.signal == 9
-    assert caller.run("--seed", "7", "--", "mktemp", "-u").stdout == caller.run("--seed", "7", "--", "mktemp", "-u").stdout
+    assert (
+        caller.run("--seed", "7", "--", "mktemp", "-u").stdout
+        == caller.run("--seed", "7", "--", "mktemp", "-u").stdout
+    )
 
 
 def test_proc_is_still_read_only(caller):
@@ -287,7 +374,8 @@ for path in ("/proc/self/mem", "/proc/1/mem", "/proc/sys/kernel/random/uuid", "/
 
 
 def test_random_bytes_of_another_command_are_unreachable():
-    """A guest cannot take init's place as the one who answers: neither its descriptors nor its memory can be reached."""
+    """A guest cannot take init's place as the one who answers: neither its descriptors nor its
+    memory can be reached."""
     code = """
 import ctypes, os
 for path in ("/proc/1/fd", "/proc/1/mem", "/proc/1/auxv", "/proc/1/maps"):
@@ -335,7 +423,11 @@ timer.join()
 def test_futex_waits_until_its_time(caller, start):
     """A caller without a C library gets the results of a kernel: no EAGAIN while the word is as expected."""
     result = caller.python(FUTEX, "--time-start", start)
-    assert result.stdout.splitlines() == ["ETIMEDOUT True"] * 8 + ["EAGAIN False", "EINTR False [1]", "0 False 6"], result.told
+    assert result.stdout.splitlines() == ["ETIMEDOUT True"] * 8 + [
+        "EAGAIN False",
+        "EINTR False [1]",
+        "0 False 6",
+    ], result.told
 
 
 TIMERFD = """
@@ -377,7 +469,15 @@ for clock in (time.CLOCK_REALTIME, time.CLOCK_MONOTONIC):
 def test_timerfd_expires_at_its_time_of_day(caller, start):
     """One that the kernel has for a time that is long past there, or years ahead."""
     result = caller.python(TIMERFD, "--time-start", start)
-    of_a_clock = ["0 True True 1", "0 True False", "0 True True", "0 True 0 False 0", "True", "0 True", "0 False EBADF EINVAL -1 EINVAL"]
+    of_a_clock = [
+        "0 True True 1",
+        "0 True False",
+        "0 True True",
+        "0 True 0 False 0",
+        "True",
+        "0 True",
+        "0 False EBADF EINVAL -1 EINVAL",
+    ]
     assert result.stdout.splitlines() == of_a_clock * 2, result.told
 
 
@@ -439,7 +539,15 @@ print(arm(timer, time.time_ns() + 20_000_000), fires(20))
 def test_process_timer_expires_at_its_time_of_day(caller, start):
     """Beside others, set by any thread; and what it was set to is what it was."""
     result = caller.python(TIMER, "--time-start", start)
-    of_a_clock = ["0 True True", "0 True None", "0 True True", "0 True 0 None 0", "True 0", "0 True", "0 None -1 0 0 EINVAL"]
+    of_a_clock = [
+        "0 True True",
+        "0 True None",
+        "0 True True",
+        "0 True 0 None 0",
+        "True 0",
+        "0 True",
+        "0 None -1 0 0 EINVAL",
+    ]
     assert result.stdout.splitlines() == of_a_clock * 3 + ["0 True"], result.told
 
 
@@ -511,7 +619,9 @@ def test_without_seed_and_time_nothing_changes(caller):
     assert "ask" not in plans[""].split("# seccomp")[1]
     assert "ask init" in plans["--seed 7"] and "ask supervisor" in plans["--seed 7"]
     result = caller.run("--", "bash", "-c", "grep Seccomp_filters /proc/self/status; ulimit -m; ulimit -x")
-    assert result.stdout.split() == ["Seccomp_filters:", "2", "unlimited", "unlimited"], result.told      # the policy's, and that of sysinfo
+    assert result.stdout.split() == ["Seccomp_filters:", "2", "unlimited", "unlimited"], (
+        result.told
+    )  # the policy's, and that of sysinfo
     result = caller.run("--seed", "7", "--", "grep", "Seccomp_filters", "/proc/self/status")
     assert result.stdout.split() == ["Seccomp_filters:", "2"]
 
@@ -532,7 +642,12 @@ def test_with_an_image(caller):
     store = Store(caller)
     store.bring("system", *system())
     code = "busybox date +%s; cat /proc/sys/kernel/random/uuid; busybox head -c 8 /dev/urandom | busybox od -x; ls -l /dev/random"
-    texts = {run(store, "/bin/sh", "-c", code, flags=["--seed", "7", "--time-start", START]).stdout.partition("\n") for _ in range(3)}
+    texts = {
+        run(
+            store, "/bin/sh", "-c", code, flags=["--seed", "7", "--time-start", START]
+        ).stdout.partition("\n")
+        for _ in range(3)
+    }
     assert {text[0][:8] for text in texts} == {str(START_S)[:8]} and len({text[2] for text in texts}) == 1, texts
 
 

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""time_mode virtual: waits end at once, and agree with every clock; a corpus whose output has the time in it; and guests that lie to the clock, or keep it from moving.
+"""time_mode virtual: waits end at once, and agree with every clock; a corpus whose output has the
+time in it; and guests that lie to the clock, or keep it from moving.
 
-The model is that of test_determinism.py: each program of the corpus runs six times, four side by side on all processors, and prints one text. None of them ends in time if a sleep is slept:
+The model is that of test_determinism.py: each program of the corpus runs six times, four side by
+side on all processors, and prints one text. None of them ends in time if a sleep is slept:
 hours are in them.
 """
 
@@ -20,19 +22,66 @@ CORPUS = {
     "bash-random": ["bash", "-c", "echo $RANDOM $RANDOM $EPOCHREALTIME; sleep 1; echo $SECONDS"],
     "bash-mktemp": ["bash", "-c", "mktemp; mktemp -d; sleep 0.5; mktemp"],
     "bash-time": ["bash", "-c", "time sleep 1.5; TIMEFORMAT=%R; time (sleep 60 & sleep 90; wait)"],
-    "bash-sleep-sort": ["bash", "-c", "for i in 5 3 9 1 7 2 8 4 6; do (sleep $i; echo $i) & done; wait; date +%s.%N"],
-    "bash-sleep-sort-short": ["bash", "-c", "for i in 5 3 9 1 7 2 8 4 6; do (sleep 0.0$i; echo $i) & done; wait"],
-    "bash-same-time": ["bash", "-c", "for i in 1 2 3 4 5 6 7; do (sleep 1; echo $i) & done; wait; date +%N"],
-    "bash-timeout": ["bash", "-c", "timeout 5 sleep 100; echo $?; timeout 100 sleep 5; echo $?; timeout -s KILL 1 sleep 2; echo $?; date +%s"],
-    "bash-read-timeout": ["bash", "-c", "mkfifo /tmp/f; exec 3<>/tmp/f; read -t 10 x <&3; echo $(($? > 128)); date +%s.%N"],
-    "bash-pipeline": ["bash", "-c", "(for i in 1 2 3; do date +%s; sleep 10; done) | while read x; do echo $x $(date +%s); done"],
-    "bash-background": ["bash", "-c", "for i in 1 2 3; do (while :; do sleep 0.$i; echo $i; done) & done; sleep 3.05; kill %1 %2 %3; date +%s"],
-    "bash-infinity": ["bash", "-c", "sleep infinity & sleep 5; kill $!; wait $!; echo $?; date +%s"],
-    "xargs": ["bash", "-c", "printf '%s\\n' 4 2 3 1 | xargs -P4 -I{} sh -c 'sleep {}; echo {}'; date +%s"],
-    "python-hour": [*PY, "import time; t = time.monotonic(); time.sleep(3600); print(time.monotonic() - t, time.time(), time.perf_counter_ns(), time.process_time())"],
-    "python-now": [*PY, "import datetime, time, uuid; print(datetime.datetime.now(), time.time_ns(), uuid.uuid1())"],
-    "python-random-by-time": [*PY, "import random, time; random.seed(time.time_ns()); print(random.random())"],
-    "python-threads": [*PY, """
+    "bash-sleep-sort": [
+        "bash",
+        "-c",
+        "for i in 5 3 9 1 7 2 8 4 6; do (sleep $i; echo $i) & done; wait; date +%s.%N",
+    ],
+    "bash-sleep-sort-short": [
+        "bash",
+        "-c",
+        "for i in 5 3 9 1 7 2 8 4 6; do (sleep 0.0$i; echo $i) & done; wait",
+    ],
+    "bash-same-time": [
+        "bash",
+        "-c",
+        "for i in 1 2 3 4 5 6 7; do (sleep 1; echo $i) & done; wait; date +%N",
+    ],
+    "bash-timeout": [
+        "bash",
+        "-c",
+        "timeout 5 sleep 100; echo $?; timeout 100 sleep 5; echo $?; timeout -s KILL 1 sleep 2; echo $?; date +%s",
+    ],
+    "bash-read-timeout": [
+        "bash",
+        "-c",
+        "mkfifo /tmp/f; exec 3<>/tmp/f; read -t 10 x <&3; echo $(($? > 128)); date +%s.%N",
+    ],
+    "bash-pipeline": [
+        "bash",
+        "-c",
+        "(for i in 1 2 3; do date +%s; sleep 10; done) | while read x; do echo $x $(date +%s); done",
+    ],
+    "bash-background": [
+        "bash",
+        "-c",
+        "for i in 1 2 3; do (while :; do sleep 0.$i; echo $i; done) & done; sleep 3.05; kill %1 %2 %3; date +%s",
+    ],
+    "bash-infinity": [
+        "bash",
+        "-c",
+        "sleep infinity & sleep 5; kill $!; wait $!; echo $?; date +%s",
+    ],
+    "xargs": [
+        "bash",
+        "-c",
+        "printf '%s\\n' 4 2 3 1 | xargs -P4 -I{} sh -c 'sleep {}; echo {}'; date +%s",
+    ],
+    "python-hour": [
+        *PY,
+        "import time; t = time.monotonic(); time.sleep(3600); print(time.monotonic() - t, time.time(), time.perf_counter_ns(), time.process_time())",
+    ],
+    "python-now": [
+        *PY,
+        "import datetime, time, uuid; print(datetime.datetime.now(), time.time_ns(), uuid.uuid1())",
+    ],
+    "python-random-by-time": [
+        *PY,
+        "import random, time; random.seed(time.time_ns()); print(random.random())",
+    ],
+    "python-threads": [
+        *PY,
+        """
 import threading, time
 start = time.time()
 def work(n):
@@ -42,20 +91,38 @@ threads = [threading.Thread(target=work, args=(n,)) for n in (5, 3, 9, 1, 7)]
 for t in threads: t.start()
 for t in threads: t.join()
 print(round(time.time() - start, 3))
-"""],
-    "python-event": [*PY, "import threading, time; t = time.time(); print(threading.Event().wait(3600), threading.Lock().acquire(timeout=5), time.time() - t)"],
-    "python-timer": [*PY, "import threading, time; t = time.time(); x = threading.Timer(30, lambda: print('fired', round(time.time() - t, 3))); x.start(); x.join(); print(round(time.time() - t, 3))"],
-    "python-queue": [*PY, "import queue, time\ntry: queue.Queue().get(timeout=30)\nexcept queue.Empty: print(time.time())"],
-    "python-select": [*PY, """
+""",
+    ],
+    "python-event": [
+        *PY,
+        "import threading, time; t = time.time(); print(threading.Event().wait(3600), threading.Lock().acquire(timeout=5), time.time() - t)",
+    ],
+    "python-timer": [
+        *PY,
+        "import threading, time; t = time.time(); x = threading.Timer(30, lambda: print('fired', round(time.time() - t, 3))); x.start(); x.join(); print(round(time.time() - t, 3))",
+    ],
+    "python-queue": [
+        *PY,
+        "import queue, time\ntry: queue.Queue().get(timeout=30)\nexcept queue.Empty: print(time.time())",
+    ],
+    "python-select": [
+        *PY,
+        """
 import os, select, time
 r, w = os.pipe()
 t, poll, epoll = time.time(), select.poll(), select.epoll()
 poll.register(r, select.POLLIN)
 epoll.register(r, select.EPOLLIN)
 print(select.select([r], [], [], 60), poll.poll(60000), epoll.poll(60), time.time() - t)
-"""],
-    "python-socket": [*PY, "import socket, time\na, b = socket.socketpair()\na.settimeout(7)\ntry: a.recv(1)\nexcept TimeoutError: print(time.time())"],
-    "python-asyncio": [*PY, """
+""",
+    ],
+    "python-socket": [
+        *PY,
+        "import socket, time\na, b = socket.socketpair()\na.settimeout(7)\ntry: a.recv(1)\nexcept TimeoutError: print(time.time())",
+    ],
+    "python-asyncio": [
+        *PY,
+        """
 import asyncio, time
 async def work(n):
     await asyncio.sleep(n)
@@ -67,26 +134,85 @@ async def main():
     except TimeoutError:
         print('late', time.time())
 asyncio.run(main())
-"""],
-    "python-subprocess": [*PY, "import subprocess, time\ntry: subprocess.run(['sleep', '100'], timeout=5)\nexcept subprocess.TimeoutExpired: print('late', time.time())"],
-    "python-sched": [*PY, "import sched, time; s = sched.scheduler(); [s.enter(n, 1, lambda n=n: print(n, time.time())) for n in (3, 1, 2)]; s.run()"],
-    "python-alarm": [*PY, "import signal, time; signal.signal(signal.SIGALRM, lambda *_: print('alarm', time.time())); signal.setitimer(signal.ITIMER_REAL, 2, 3); time.sleep(9.5); print(time.time(), signal.getitimer(signal.ITIMER_REAL))"],
-    "python-sigwait": [*PY, "import signal, time; signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1]); print(signal.sigtimedwait([signal.SIGUSR1], 40), time.time())"],
-    "python-pool": [*PY, "import multiprocessing, time\ndef work(n): time.sleep(n); return n, round(time.time(), 2)\nwith multiprocessing.Pool(3) as pool: print(pool.map(work, [3, 1, 2]))"],
-    "python-executor": [*PY, "import concurrent.futures as f, time\nwith f.ThreadPoolExecutor(3) as e: print([(x.result(), round(time.time(), 2)) for x in f.as_completed([e.submit(lambda n=n: time.sleep(n) or n) for n in (3, 1, 2)])])"],
-    "python-logging": [*PY, "import logging, sys, time; logging.basicConfig(format='%(asctime)s %(relativeCreated)d %(message)s', stream=sys.stdout, level=10); logging.info('a'); time.sleep(1.25); logging.info('b')"],
-    "python-timeit": [*PY, "import timeit; print(timeit.repeat('sum(range(99))', number=100, repeat=3))"],
-    "python-rusage": [*PY, "import os, resource; print(os.times(), resource.getrusage(resource.RUSAGE_SELF))"],
-    "python-spin": [*PY, "import time\nt = time.time()\nwhile time.time() < t + 0.05: pass\nprint(time.time())"],
-    "perl-time": ["perl", "-e", "use Time::HiRes; print Time::HiRes::time, ' ', rand(), qq(\\n); select undef, undef, undef, 100; $SIG{ALRM} = sub { print 'alarm ' }; alarm 7; sleep 100; print Time::HiRes::time"],
-    "perl-children": ["perl", "-e", "$| = 1; for my $n (3, 1, 2) { if (!fork) { sleep $n; print time, qq( $n\\n); exit } } 1 while wait > 0"],
+""",
+    ],
+    "python-subprocess": [
+        *PY,
+        "import subprocess, time\ntry: subprocess.run(['sleep', '100'], timeout=5)\nexcept subprocess.TimeoutExpired: print('late', time.time())",
+    ],
+    "python-sched": [
+        *PY,
+        "import sched, time; s = sched.scheduler(); [s.enter(n, 1, lambda n=n: print(n, time.time())) for n in (3, 1, 2)]; s.run()",
+    ],
+    "python-alarm": [
+        *PY,
+        "import signal, time; signal.signal(signal.SIGALRM, lambda *_: print('alarm', time.time())); signal.setitimer(signal.ITIMER_REAL, 2, 3); time.sleep(9.5); print(time.time(), signal.getitimer(signal.ITIMER_REAL))",
+    ],
+    "python-sigwait": [
+        *PY,
+        "import signal, time; signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1]); print(signal.sigtimedwait([signal.SIGUSR1], 40), time.time())",
+    ],
+    "python-pool": [
+        *PY,
+        "import multiprocessing, time\ndef work(n): time.sleep(n); return n, round(time.time(), 2)\nwith multiprocessing.Pool(3) as pool: print(pool.map(work, [3, 1, 2]))",
+    ],
+    "python-executor": [
+        *PY,
+        "import concurrent.futures as f, time\nwith f.ThreadPoolExecutor(3) as e: print([(x.result(), round(time.time(), 2)) for x in f.as_completed([e.submit(lambda n=n: time.sleep(n) or n) for n in (3, 1, 2)])])",
+    ],
+    "python-logging": [
+        *PY,
+        "import logging, sys, time; logging.basicConfig(format='%(asctime)s %(relativeCreated)d %(message)s', stream=sys.stdout, level=10); logging.info('a'); time.sleep(1.25); logging.info('b')",
+    ],
+    "python-timeit": [
+        *PY,
+        "import timeit; print(timeit.repeat('sum(range(99))', number=100, repeat=3))",
+    ],
+    "python-rusage": [
+        *PY,
+        "import os, resource; print(os.times(), resource.getrusage(resource.RUSAGE_SELF))",
+    ],
+    "python-spin": [
+        *PY,
+        "import time\nt = time.time()\nwhile time.time() < t + 0.05: pass\nprint(time.time())",
+    ],
+    "perl-time": [
+        "perl",
+        "-e",
+        "use Time::HiRes; print Time::HiRes::time, ' ', rand(), qq(\\n); select undef, undef, undef, 100; $SIG{ALRM} = sub { print 'alarm ' }; alarm 7; sleep 100; print Time::HiRes::time",
+    ],
+    "perl-children": [
+        "perl",
+        "-e",
+        "$| = 1; for my $n (3, 1, 2) { if (!fork) { sleep $n; print time, qq( $n\\n); exit } } 1 while wait > 0",
+    ],
     "awk-srand": ["awk", "BEGIN { srand(); print rand(), systime() }"],
     "flock": ["bash", "-c", "exec 9>/tmp/l; flock 9; flock -w 20 /tmp/l true; echo $?; date +%s"],
-    "git": ["bash", "-c", "cd /tmp; git init -q g; cd g; echo a > a; git add a; git -c user.name=n -c user.email=e commit -qm m; sleep 100; git -c user.name=n -c user.email=e commit -q --allow-empty -m n; git log --format='%H %cd'"],
-    "make": ["bash", "-c", "cd /tmp; printf 'all: a b c\\na:\\n\\t@sleep 3; echo a\\nb:\\n\\t@sleep 1; echo b\\nc:\\n\\t@sleep 2; echo c\\n' > Makefile; make -j3; date +%s"],
-    "node-timers": ["node", "-e", "setTimeout(() => console.log('b', Date.now()), 7200000); setTimeout(() => console.log('a', Date.now()), 3600000); let n = 0; const i = setInterval(() => { console.log(n, Date.now()); if (++n == 5) clearInterval(i) }, 100)"],
-    "node-promises": ["node", "-e", "const {setTimeout: wait} = require('timers/promises'); Promise.all([3, 1, 2].map(async n => { await wait(n * 1000); console.log(n, Date.now()) })).then(() => console.log(process.uptime() > 2, Math.random()))"],
-    "sqlite-now": ["sqlite3", ":memory:", "select datetime('now'), strftime('%f', 'now'), random()"],
+    "git": [
+        "bash",
+        "-c",
+        "cd /tmp; git init -q g; cd g; echo a > a; git add a; git -c user.name=n -c user.email=e commit -qm m; sleep 100; git -c user.name=n -c user.email=e commit -q --allow-empty -m n; git log --format='%H %cd'",
+    ],
+    "make": [
+        "bash",
+        "-c",
+        "cd /tmp; printf 'all: a b c\\na:\\n\\t@sleep 3; echo a\\nb:\\n\\t@sleep 1; echo b\\nc:\\n\\t@sleep 2; echo c\\n' > Makefile; make -j3; date +%s",
+    ],
+    "node-timers": [
+        "node",
+        "-e",
+        "setTimeout(() => console.log('b', Date.now()), 7200000); setTimeout(() => console.log('a', Date.now()), 3600000); let n = 0; const i = setInterval(() => { console.log(n, Date.now()); if (++n == 5) clearInterval(i) }, 100)",
+    ],
+    "node-promises": [
+        "node",
+        "-e",
+        "const {setTimeout: wait} = require('timers/promises'); Promise.all([3, 1, 2].map(async n => { await wait(n * 1000); console.log(n, Date.now()) })).then(() => console.log(process.uptime() > 2, Math.random()))",
+    ],
+    "sqlite-now": [
+        "sqlite3",
+        ":memory:",
+        "select datetime('now'), strftime('%f', 'now'), random()",
+    ],
 }
 if SOAK:
     CORPUS.update({"go-chance": ["go", "chance"], "go-time": ["go", "time"], "java-time": ["java", "time"]})
@@ -119,7 +245,8 @@ def virtual(caller, programs, what, *flags, kind="static"):
 
 
 def test_sleeping_loops_keep_their_order(caller):
-    """Slow programs, as on an overloaded machine, that come to rest again and again: a long sleep ends in its turn, although by the real clock it would have ended long before."""
+    """Slow programs, as on an overloaded machine, that come to rest again and again: a long sleep
+    ends in its turn, although by the real clock it would have ended long before."""
     begun = time.perf_counter()
     sum(range(5_000_000))
     work = int(5_000_000 * 0.1 / (time.perf_counter() - begun))
@@ -140,7 +267,8 @@ print(n, flush=True)
 
 
 def test_waiting_for_a_processor_takes_no_virtual_time(caller):
-    """Waiting for a processor, also because of the sandbox's own limit, does not count as endless computing: a sleep beside it does not end early."""
+    """Waiting for a processor, also because of the sandbox's own limit, does not count as endless
+    computing: a sleep beside it does not end early."""
     result = caller.run("--cpus", "0.04", *VIRTUAL, "--", *PY, """
 import os, time
 if not os.fork():
@@ -259,7 +387,8 @@ print("many", ticks(fd), len(select.select([fd], [], [], 0)[0]))
 
 @pytest.mark.parametrize("serial", (False, True))
 def test_unread_timer_expirations_are_counted(caller, serial):
-    """As on a bare kernel: the number at each read or signal, and the time of the next one. The last timer is never read, so three thousand million expirations are one jump."""
+    """As on a bare kernel: the number at each read or signal, and the time of the next one. The
+    last timer is never read, so three thousand million expirations are one jump."""
     result = caller.run("--seed", "7", *VIRTUAL, *(("--serial",) if serial else ()), "--", *PY, EXPIRATIONS)
     assert result.stdout.splitlines() == [
         "reads 1@2 1@4 3@11 1@12",
@@ -318,11 +447,19 @@ for number in SELECT, PSELECT, PPOLL:
 
 @pytest.mark.parametrize("serial", (False, True))
 def test_remaining_wait_time_follows_the_sandbox_clock(caller, serial):
-    """The same as from a bare kernel, except for the microseconds that pass there. Without serial, waits for descriptors that end for another reason are not covered."""
+    """The same as from a bare kernel, except for the microseconds that pass there. Without serial,
+    waits for descriptors that end for another reason are not covered."""
     result = caller.run("--seed", "7", *VIRTUAL, *(("--serial",) if serial else ()), "--", *PY, LEFT)
     expected = []
-    for unchanged in (1, 1, 0):         # a set has the descriptor in it, a pollfd has nothing yet
-        expected += [f"sleep 0: 0.0000 left, {unchanged}", "time-out 0: 0.0000 left, 0", f"signal -1: 2.0000 left, {unchanged}", f"signal -1: 2.0000 left, {unchanged}", "byte 1: 3.0000 left, 1", "at once 1: 5.0000 left, 1"]
+    for unchanged in (1, 1, 0):  # a set has the descriptor in it, a pollfd has nothing yet
+        expected += [
+            f"sleep 0: 0.0000 left, {unchanged}",
+            "time-out 0: 0.0000 left, 0",
+            f"signal -1: 2.0000 left, {unchanged}",
+            f"signal -1: 2.0000 left, {unchanged}",
+            "byte 1: 3.0000 left, 1",
+            "at once 1: 5.0000 left, 1",
+        ]
     lines = result.stdout.splitlines()
     assert len(lines) == len(expected), result.told
     for n, (line, wanted) in enumerate(zip(lines, expected)):
@@ -353,15 +490,20 @@ def test_order_is_by_time(outputs):
 
 def test_timer_set_by_another_thread_expires(caller):
     """It is its process'; the kernel's own would come in an hour of ours."""
-    code = "import signal, threading, time; signal.signal(signal.SIGALRM, lambda *_: print('alarm', int(time.time())))\n" \
-           "t = threading.Thread(target=signal.alarm, args=(3600,)); t.start(); t.join(); time.sleep(10000); print(signal.alarm(0), int(time.time()))"
+    code = (
+        "import signal, threading, time; signal.signal(signal.SIGALRM, lambda *_: print('alarm', int(time.time())))\n"
+        "t = threading.Thread(target=signal.alarm, args=(3600,)); t.start(); t.join(); time.sleep(10000); print(signal.alarm(0), int(time.time()))"
+    )
     assert caller.run(*VIRTUAL, "--", *PY, code).stdout == f"alarm {START_S + 3600}\n0 {START_S + 10000}\n"
 
 
 def test_ended_processes_do_not_stop_the_clock(caller):
     """Children that nobody has asked about: what the kernel tells of them is root's."""
     code = "import os, time\nfor i in range(130):\n  if os.fork() == 0: os._exit(0)\ntime.sleep(1000000)\nprint(int(time.time()))"
-    assert caller.run(*VIRTUAL, "--processes", "200", "--timeout", "30", "--", *PY, code).stdout == f"{START_S + 1000000}\n"
+    assert (
+        caller.run(*VIRTUAL, "--processes", "200", "--timeout", "30", "--", *PY, code).stdout
+        == f"{START_S + 1000000}\n"
+    )
 
 
 def test_without_a_seed(caller):
@@ -377,7 +519,12 @@ def test_result_names_the_level(caller):
 
 def test_timeout_is_in_real_time(caller):
     assert caller.run(*VIRTUAL, "--timeout", "60", "--", "sleep", "1000000").outcome == "exit"
-    assert caller.run(*VIRTUAL, "--timeout", "1", "--", "sh", "-c", "sleep 1000000 & while :; do :; done").outcome == "timeout"
+    assert (
+        caller.run(
+            *VIRTUAL, "--timeout", "1", "--", "sh", "-c", "sleep 1000000 & while :; do :; done"
+        ).outcome
+        == "timeout"
+    )
 
 
 @pytest.mark.once
@@ -388,7 +535,13 @@ def test_busy_wait_for_the_clock_ends(caller):
 
 
 def test_uptime(caller):
-    text = caller.run(*VIRTUAL, "--", "sh", "-c", "cut -d. -f1 /proc/uptime; grep btime /proc/stat; ps -o lstart= -p $$").stdout.splitlines()
+    text = caller.run(
+        *VIRTUAL,
+        "--",
+        "sh",
+        "-c",
+        "cut -d. -f1 /proc/uptime; grep btime /proc/stat; ps -o lstart= -p $$",
+    ).stdout.splitlines()
     assert 10000000 <= int(text[0]) < 10000060
     assert text[1] == f"btime {START_S - 10000000}"
     assert text[2].split()[-1] == "2025"
@@ -410,7 +563,17 @@ os.times()                              # which init is asked
 assert abs(told()) < 0.1
 """
     fill = "" if flags else "dd if=/dev/zero of=/tmp/full bs=1M 2> /dev/null; "
-    done = caller.run(*VIRTUAL, "--disk", "16M", *flags, "--", "sh", "-c", f"{fill}sleep 1; echo x 2> /dev/null > /proc/uptime; exec /usr/bin/python3 -Ic \"$0\"", code)
+    done = caller.run(
+        *VIRTUAL,
+        "--disk",
+        "16M",
+        *flags,
+        "--",
+        "sh",
+        "-c",
+        f"{fill}sleep 1; echo x 2> /dev/null > /proc/uptime; exec /usr/bin/python3 -Ic \"$0\"",
+        code,
+    )
     assert done.stderr == "" and done.stdout == "".join(f"{10000000 + s}.00 0.00\n" for s in (1, 3601, 3602)), done
 
 
@@ -434,17 +597,30 @@ def test_wait_for_input_from_outside_is_real(caller, way):
 
 
 BESIDE_OUTSIDE = {
-    "select-until": [*PY, "import select, time; t = time.time()\nwhile time.time() < t + 0.3: select.select([0], [], [], 0.3)\nprint(int(time.time()))"],
-    "short-select-until": [*PY, "import select, time; t = time.time()\nwhile time.time() < t + 0.01: select.select([0], [], [], 0.01)\nprint(int(time.time()))"],
-    "asyncio": [*PY, """
+    "select-until": [
+        *PY,
+        "import select, time; t = time.time()\nwhile time.time() < t + 0.3: select.select([0], [], [], 0.3)\nprint(int(time.time()))",
+    ],
+    "short-select-until": [
+        *PY,
+        "import select, time; t = time.time()\nwhile time.time() < t + 0.01: select.select([0], [], [], 0.01)\nprint(int(time.time()))",
+    ],
+    "asyncio": [
+        *PY,
+        """
 import asyncio, time
 async def work():
     asyncio.get_running_loop().add_reader(0, lambda: None)
     await asyncio.sleep(0.3)
 asyncio.run(work())
 print(int(time.time()))
-"""],
-    "short-sleeps": ["bash", "-c", "cat <&0 >/dev/null & python3 -I -c 'import time; t = time.time()\nwhile time.time() < t + 0.03: time.sleep(0.01)\nprint(int(time.time()))'"],
+""",
+    ],
+    "short-sleeps": [
+        "bash",
+        "-c",
+        "cat <&0 >/dev/null & python3 -I -c 'import time; t = time.time()\nwhile time.time() < t + 0.03: time.sleep(0.01)\nprint(int(time.time()))'",
+    ],
 }
 
 
@@ -459,7 +635,21 @@ def test_waits_beside_a_blocked_reader_end(caller, way):
 
 # Hostile guests
 
-@pytest.mark.parametrize("trick", ("lying-page", "sealed-page", "bad-times", "crowd", "storm", "traced", "many-timers", "spinner", "exec-race", "dear-descriptor"))
+@pytest.mark.parametrize(
+    "trick",
+    (
+        "lying-page",
+        "sealed-page",
+        "bad-times",
+        "crowd",
+        "storm",
+        "traced",
+        "many-timers",
+        "spinner",
+        "exec-race",
+        "dear-descriptor",
+    ),
+)
 def test_init_serves_on(caller, programs, trick):
     result = virtual(caller, programs, trick, "--processes", "500")
     assert result.outcome == "exit" and result.exit_code == 0, result.told
@@ -656,7 +846,8 @@ while True:
     select.select([], [], [], 0.05)
     open(sys.argv[1], "a").write("x")
 """
-# A thread that executes a program gets the id of the first thread, which slept; and init, with so many sleeping threads, looks at each now and then.
+# A thread that executes a program gets the id of the first thread, which slept; and init, with so
+# many sleeping threads, looks at each now and then.
 UNDER_ANOTHERS_ID = """
 import os, select, sys, threading, time
 guest = sys.argv[2] if len(sys.argv) > 2 else open("/proc/self/cmdline").read().split(chr(0))[2]
@@ -680,7 +871,10 @@ select.select([], [], [], 10**6)
 """
 
 
-@pytest.mark.parametrize("what, guest", (("thread", BESIDE_A_THREAD), ("killed", BESIDE_A_SIGNAL), ("id", UNDER_ANOTHERS_ID)))
+@pytest.mark.parametrize(
+    "what, guest",
+    (("thread", BESIDE_A_THREAD), ("killed", BESIDE_A_SIGNAL), ("id", UNDER_ANOTHERS_ID)),
+)
 def test_process_that_waits_for_init_counts_as_waiting(caller, what, guest):
     """In a pause: threads beside it, when another command is killed, and no other process that has got its id."""
     done = caller.script(HELD, what, guest)
@@ -859,6 +1053,10 @@ def test_kernel_without_time_namespaces_is_refused(caller):
 
 
 def test_policy_plan_shows_what_is_asked(caller):
-    text = caller.rollbox("policy", "plan", *VIRTUAL).stdout.decode().partition("besides: what commands ask init about")[2]
+    text = (
+        caller.rollbox("policy", "plan", *VIRTUAL)
+        .stdout.decode()
+        .partition("besides: what commands ask init about")[2]
+    )
     for name in ("clock_nanosleep", "epoll_wait", "futex", "timerfd_settime", "setitimer", "rt_sigtimedwait"):
         assert f"({name})" in text, name

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Devices of a policy: by path, by the name of a CDI file, GPUs; nothing by default, and never memory, disks or terminals."""
+"""Devices of a policy: by path, by the name of a CDI file, GPUs; nothing by default, and never
+memory, disks or terminals."""
 
 import json
 import os
@@ -15,11 +16,31 @@ SPEC = {
     "cdiVersion": "0.6.0",
     "kind": "nvidia.com/gpu",
     "devices": [
-        {"name": "0", "containerEdits": {"deviceNodes": [{"path": "/dev/nvidia0", "hostPath": "/dev/null"}]}},
-        {"name": "2", "containerEdits": {"deviceNodes": [{"path": "/dev/nvidia2", "hostPath": "/dev/zero"}], "env": ["SECOND=yes"]}},
-        {"name": "all", "containerEdits": {"deviceNodes": [{"path": "/dev/nvidia0", "hostPath": "/dev/null"}, {"path": "/dev/nvidia2", "hostPath": "/dev/zero"}]}},
+        {
+            "name": "0",
+            "containerEdits": {"deviceNodes": [{"path": "/dev/nvidia0", "hostPath": "/dev/null"}]},
+        },
+        {
+            "name": "2",
+            "containerEdits": {
+                "deviceNodes": [{"path": "/dev/nvidia2", "hostPath": "/dev/zero"}],
+                "env": ["SECOND=yes"],
+            },
+        },
+        {
+            "name": "all",
+            "containerEdits": {
+                "deviceNodes": [
+                    {"path": "/dev/nvidia0", "hostPath": "/dev/null"},
+                    {"path": "/dev/nvidia2", "hostPath": "/dev/zero"},
+                ]
+            },
+        },
     ],
-    "containerEdits": {"env": ["DRIVER=1"], "deviceNodes": [{"path": "/dev/nvidiactl", "hostPath": "/dev/full"}]},
+    "containerEdits": {
+        "env": ["DRIVER=1"],
+        "deviceNodes": [{"path": "/dev/nvidiactl", "hostPath": "/dev/full"}],
+    },
 }
 YAML = """---
 cdiVersion: 0.5.0
@@ -49,7 +70,9 @@ def cdi(tmp_path, monkeypatch):
     monkeypatch.setenv("ROLLBOX_CDI_DIRS", str(directory))
     (directory / "nvidia.json").write_text(json.dumps(SPEC))
     (tmp_path / "library").write_text("code\n")
-    (directory / "thing.yaml").write_text(YAML.replace("LIBRARY", str(tmp_path / "library")).replace("HOOK", str(tmp_path / "hook")))
+    (directory / "thing.yaml").write_text(
+        YAML.replace("LIBRARY", str(tmp_path / "library")).replace("HOOK", str(tmp_path / "hook"))
+    )
     return directory
 
 
@@ -71,7 +94,9 @@ def test_nothing_is_given_by_default(cdi, engine):
 def test_gpus_of_a_cdi_file(cdi, engine):
     assert {"nvidia0", "nvidiactl"} <= set(nodes(engine, gpus=[0])) and "nvidia2" not in nodes(engine, gpus=[0])
     assert {"nvidia0", "nvidia2", "nvidiactl"} <= set(nodes(engine, gpus="all")) & set(nodes(engine, gpus=[0, 2]))
-    done = Sandbox(Policy(gpus=[2], env={"DRIVER": "mine"}), engine=engine).run("head -c 3 /dev/nvidia2 | wc -c; echo $DRIVER $SECOND; cat /etc/passwd > /dev/nvidiactl")
+    done = Sandbox(Policy(gpus=[2], env={"DRIVER": "mine"}), engine=engine).run(
+        "head -c 3 /dev/nvidia2 | wc -c; echo $DRIVER $SECOND; cat /etc/passwd > /dev/nvidiactl"
+    )
     assert done.text.split() == ["3", "mine", "yes"] and b"No space" in done.stderr
     assert done.isolation["devices"] == ["/dev/nvidiactl", "/dev/nvidia2"]
     with pytest.raises(PathNotFound, match="nvidia.com/gpu=1.*nvidia-ctk"):
@@ -83,7 +108,12 @@ def test_cdi_file_in_yaml_mounts_libraries_and_runs_no_hook(cdi, engine, tmp_pat
     done = Sandbox(policy, engine=engine).run("cat /driver/lib.so.1; echo x > /driver/lib.so.1; ls /dev/thing7")
     assert done.text == "code\n/dev/thing7\n" and b"Read-only" in done.stderr
     assert not (tmp_path / "hook").exists()
-    plan = subprocess.run([BUILD / "rollbox", "policy", "plan", "-"], input=policy.to_json(), capture_output=True, text=True).stdout
+    plan = subprocess.run(
+        [BUILD / "rollbox", "policy", "plan", "-"],
+        input=policy.to_json(),
+        capture_output=True,
+        text=True,
+    ).stdout
     assert f"/driver/lib.so.1 <- {tmp_path}/library" in plan and "/dev/thing7 <- /dev/null" in plan
 
 
@@ -110,7 +140,21 @@ def test_device_by_path(device):
             box.fork()
 
 
-@pytest.mark.parametrize("device", ["/dev/kmsg", "/dev/tty", "/dev/console", "/dev/ptmx", "/dev/loop0", "/dev/loop-control", "/dev/vcs1", "/dev/tty1", "/dev/vda", "/dev/autofs"])
+@pytest.mark.parametrize(
+    "device",
+    [
+        "/dev/kmsg",
+        "/dev/tty",
+        "/dev/console",
+        "/dev/ptmx",
+        "/dev/loop0",
+        "/dev/loop-control",
+        "/dev/vcs1",
+        "/dev/tty1",
+        "/dev/vda",
+        "/dev/autofs",
+    ],
+)
 def test_memory_disks_and_terminals_are_never_given(device):
     if not os.path.exists(device):
         skip(f"needs devices: {device} is not there")
@@ -120,14 +164,30 @@ def test_memory_disks_and_terminals_are_never_given(device):
 
 
 def test_unlisted_device_needs_the_word(caller):
-    for policy, status in ({"devices": ["/dev/zero"]}, 125), ({"devices": [{"path": "/dev/zero", "unlisted": True}]}, 0):
+    for policy, status in (
+        ({"devices": ["/dev/zero"]}, 125),
+        ({"devices": [{"path": "/dev/zero", "unlisted": True}]}, 0),
+    ):
         done = caller.rollbox("run", "--policy", "-", "--", "true", input=json.dumps(policy).encode())
         assert done.returncode == status and (b"unlisted" in done.stderr) == bool(status), done
 
 
 def test_cdi_file_cannot_give_what_is_never_given(cdi, engine):
     for host, path in (("/dev/kmsg", "/dev/x"), ("/dev/null", "/etc/x"), ("/etc/passwd", "/dev/x")):
-        (cdi / "bad.json").write_text(json.dumps({"cdiVersion": "0.6.0", "kind": "bad.com/x", "devices": [{"name": "a", "containerEdits": {"deviceNodes": [{"path": path, "hostPath": host}]}}]}))
+        (cdi / "bad.json").write_text(
+            json.dumps(
+                {
+                    "cdiVersion": "0.6.0",
+                    "kind": "bad.com/x",
+                    "devices": [
+                        {
+                            "name": "a",
+                            "containerEdits": {"deviceNodes": [{"path": path, "hostPath": host}]},
+                        }
+                    ],
+                }
+            )
+        )
         with pytest.raises(PathDenied):
             Sandbox(Policy(devices=["bad.com/x=a"]), engine=engine).run("true")
 
@@ -137,7 +197,10 @@ def test_bad_cdi_files_are_named(cdi, engine):
         "a.json": ("{", "line 1"),
         "b.json": ('{"cdiVersion": "1", "kind": "x"}', "kind"),
         "c.yaml": ("a: &x 1\nb: *x\n", "anchors"),
-        "d.yaml": ("cdiVersion: 0.5.0\nkind: a.com/b\ndevices:\n- name: x\n  containerEdits:\n    mounts:\n    - hostPath: ../etc\n", "absolute hostPath"),
+        "d.yaml": (
+            "cdiVersion: 0.5.0\nkind: a.com/b\ndevices:\n- name: x\n  containerEdits:\n    mounts:\n    - hostPath: ../etc\n",
+            "absolute hostPath",
+        ),
         "e.yaml": ("a: 1\na: 2\n", "line 2"),
         "f.yaml": ("[" * 100, "line 1"),
         "g.json": (json.dumps({**SPEC, "devices": SPEC["devices"][:1] * 2}), "twice"),
@@ -163,7 +226,15 @@ def test_device_in_two_files_is_refused(cdi, engine):
 
 
 def test_wrong_values_are_refused():
-    for value in ("/dev/null", ["null"], ["/etc/passwd"], [1], [{"unlisted": True}], ["/dev/kvm", "/dev/kvm"], ["/dev/../etc/x"]):
+    for value in (
+        "/dev/null",
+        ["null"],
+        ["/etc/passwd"],
+        [1],
+        [{"unlisted": True}],
+        ["/dev/kvm", "/dev/kvm"],
+        ["/dev/../etc/x"],
+    ):
         with pytest.raises(RollboxError):
             Policy.from_json(json.dumps({"devices": value})).check()
     for value in ("some", 1, [-1], ["0"], [0, 0]):

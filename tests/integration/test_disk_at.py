@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Private files on the store's disk (disk_at store).
 
-The model: what a sandbox writes is found below the store's boxes/, and nowhere else; all that is done with states goes as with files in memory; what is too much ends
+The model: what a sandbox writes is found below the store's boxes/, and nowhere else; all that is
+done with states goes as with files in memory; what is too much ends
 the commands; and however an engine ends, its directory goes. make check runs this file as root and as an ordinary user.
 """
 
@@ -52,11 +53,17 @@ def test_writes_are_on_the_disk(box, store):
     kind = os.popen(f"stat -f -c %T {store}").read().strip()
     if kind == "tmpfs":
         pytest.skip("needs disk: the tests' own directory is in memory")
-    done = box.exec("stat -f -c %T /tmp /var/tmp /dev/shm; for d in /tmp /var/tmp /dev/shm; do echo content > $d/file; done")
+    done = box.exec(
+        "stat -f -c %T /tmp /var/tmp /dev/shm; for d in /tmp /var/tmp /dev/shm; do echo content > $d/file; done"
+    )
     assert done.text.split() == [kind] * 3
     found = [path for path in store.rglob("file") if path.read_text() == "content\n"]
     assert len(found) == 3 and {path.parent.name for path in found} == {"p0", "p1", "p2"}
-    assert not [line for line in box.exec("cat /proc/mounts").text.splitlines() if " tmpfs " in line and line.split()[1] in ("/tmp", "/var/tmp", "/dev/shm")]
+    assert not [
+        line
+        for line in box.exec("cat /proc/mounts").text.splitlines()
+        if " tmpfs " in line and line.split()[1] in ("/tmp", "/var/tmp", "/dev/shm")
+    ]
 
 
 def test_default_place_is_memory(engine, store):
@@ -80,7 +87,15 @@ def test_private_files_of_others_in_a_grant(caller, monkeypatch, flag):
     home = caller.directory(0o755)
     monkeypatch.setenv("ROLLBOX_STORE", str(home / "store"))
     look = f"ls {home}/store; find {home} -name secret"
-    rows = caller.batch([{"id": i, "argv": ["sh", "-c", f"echo x >/tmp/secret; {look}"]} for i in range(4)], "--disk-at", "store", flag, home, "-j", "4")
+    rows = caller.batch(
+        [{"id": i, "argv": ["sh", "-c", f"echo x >/tmp/secret; {look}"]} for i in range(4)],
+        "--disk-at",
+        "store",
+        flag,
+        home,
+        "-j",
+        "4",
+    )
     assert {(row["outcome"], row["stdout"]) for row in rows.values()} == {("exit", "")}, rows
     result = caller.run(flag, home, "--", "sh", "-c", look)
     assert (result.outcome, result.stdout) == ("exit", ""), result
@@ -94,24 +109,57 @@ def test_store_made_later_inside_a_grant(caller, monkeypatch, flag):
     (home / "below").mkdir()
     caller.own(home / "below")
     look = {"argv": ["sh", "-c", f"ls {home}/below/store; echo {home}/below/*"]}
-    rows = caller.batch([{"id": 0, **look}, {"id": 1, "argv": ["true"], "policy": {"disk_at": "store"}}, {"id": 2, **look}], flag, home, "-j", "1")
-    assert [(row["outcome"], row["stdout"]) for _, row in sorted(rows.items())] == [("exit", f"{home}/below/*\n"), ("exit", ""), ("exit", f"{home}/below/store\n")], rows
+    rows = caller.batch(
+        [
+            {"id": 0, **look},
+            {"id": 1, "argv": ["true"], "policy": {"disk_at": "store"}},
+            {"id": 2, **look},
+        ],
+        flag,
+        home,
+        "-j",
+        "1",
+    )
+    assert [(row["outcome"], row["stdout"]) for _, row in sorted(rows.items())] == [
+        ("exit", f"{home}/below/*\n"),
+        ("exit", ""),
+        ("exit", f"{home}/below/store\n"),
+    ], rows
 
 
 def test_snapshots_work_as_in_memory(box, store):
-    box.exec("mkdir -p /tmp/a/b; echo first > /tmp/a/b/f; ln /tmp/a/b/f /tmp/link; mkfifo /tmp/fifo; setfattr -n user.x -v y /tmp/a 2>/dev/null; dd if=/dev/zero of=/tmp/big bs=1M count=8 2>/dev/null")
+    box.exec(
+        "mkdir -p /tmp/a/b; echo first > /tmp/a/b/f; ln /tmp/a/b/f /tmp/link; mkfifo /tmp/fifo; setfattr -n user.x -v y /tmp/a 2>/dev/null; dd if=/dev/zero of=/tmp/big bs=1M count=8 2>/dev/null"
+    )
     base = box.snapshot()
     assert 8 * MIB < base.bytes < 9 * MIB and base.files >= 6
     box.exec("echo second >> /tmp/a/b/f; rm /tmp/big; mv /tmp/a /tmp/moved")
     assert box.exec("cat /tmp/moved/b/f; ls /tmp").text.split() == ["first", "second", "fifo", "link", "moved"]
     kids = box.fork(3)
     for i, kid in enumerate(kids):
-        assert kid.exec(f"cat /tmp/moved/b/f; echo {i} > /tmp/own; stat -f -c %T /tmp").text.split()[:2] == ["first", "second"]
+        assert kid.exec(
+            f"cat /tmp/moved/b/f; echo {i} > /tmp/own; stat -f -c %T /tmp"
+        ).text.split()[:2] == ["first", "second"]
     assert [kid.read_file("/tmp/own") for kid in kids] == [b"0\n", b"1\n", b"2\n"]
     assert not any(path for path in box.list("/tmp") if path.name == "own")
-    assert {change.path: change.change for change in box.diff(base)} == {"/tmp/a": "D", "/tmp/a/b": "D", "/tmp/a/b/f": "D", "/tmp/big": "D", "/tmp/moved": "A", "/tmp/moved/b": "A", "/tmp/moved/b/f": "A"}
+    assert {change.path: change.change for change in box.diff(base)} == {
+        "/tmp/a": "D",
+        "/tmp/a/b": "D",
+        "/tmp/a/b/f": "D",
+        "/tmp/big": "D",
+        "/tmp/moved": "A",
+        "/tmp/moved/b": "A",
+        "/tmp/moved/b/f": "A",
+    }
     box.reset(base)
-    assert box.exec("cat /tmp/a/b/f; stat -c %s /tmp/big; ls /tmp").text.split() == ["first", str(8 * MIB), "a", "big", "fifo", "link"]
+    assert box.exec("cat /tmp/a/b/f; stat -c %s /tmp/big; ls /tmp").text.split() == [
+        "first",
+        str(8 * MIB),
+        "a",
+        "big",
+        "fifo",
+        "link",
+    ]
     for kid in kids:
         kid.close()
 
@@ -172,36 +220,52 @@ def test_commit_of_a_writable_grant(engine, tmp_path):
     assert os.listdir(place) == ["new"] and (place / "new").read_text() == "new\n"
 
 
-# ---- the limit ----------------------------------------------------------------------------------------------------------
+# ---- the limit
+# ----------------------------------------------------------------------------------------------------------
 
 
 def test_disk_limit_over_many_files_ends_the_processes(small):
     background = small.spawn(["sleep", "1000"])
-    done = small.exec("i=0; while [ $i -lt 400 ]; do dd if=/dev/zero of=/tmp/$i bs=1M count=16 2>/dev/null; i=$((i + 1)); done; echo survived")
+    done = small.exec(
+        "i=0; while [ $i -lt 400 ]; do dd if=/dev/zero of=/tmp/$i bs=1M count=16 2>/dev/null; i=$((i + 1)); done; echo survived"
+    )
     assert ended_by_limit(done) and done.stdout == b"", done
     assert background.wait().outcome == "signal"
     # What is there may be looked at and removed.
     assert int(small.exec("ls /tmp | wc -l").text) > 3
     small.exec("rm /tmp/*")
     until(lambda: small.inspect()["disk_bytes"] < MIB)
-    assert small.exec("dd if=/dev/zero of=/tmp/x bs=1M count=32 2>/dev/null; stat -c %s /tmp/x").text.strip() == str(32 * MIB)
+    assert small.exec(
+        "dd if=/dev/zero of=/tmp/x bs=1M count=32 2>/dev/null; stat -c %s /tmp/x"
+    ).text.strip() == str(32 * MIB)
 
 
 def test_disk_limit_ends_a_single_run(engine):
-    done = Sandbox(SMALL, engine=engine).run("i=0; while [ $i -lt 400 ]; do dd if=/dev/zero of=/tmp/$i bs=1M count=16 2>/dev/null; i=$((i + 1)); done; echo survived")
+    done = Sandbox(SMALL, engine=engine).run(
+        "i=0; while [ $i -lt 400 ]; do dd if=/dev/zero of=/tmp/$i bs=1M count=16 2>/dev/null; i=$((i + 1)); done; echo survived"
+    )
     assert ended_by_limit(done) and done.stdout == b"", done
 
 
 def test_one_file_is_held_by_the_kernel(small):
     assert ended_by_limit(small.exec(["dd", "if=/dev/zero", "of=/tmp/x", "bs=1M"]))
-    # With its directory the file is past the limit, which may be found only now. The agent that reads it is not among the processes that are ended.
+    # With its directory the file is past the limit, which may be found only now. The agent that
+    # reads it is not among the processes that are ended.
     until(lambda: small.stat("/tmp/x").size == 64 * MIB)
 
 
 def test_readers_are_not_ended_with_writers_over_the_limit(small):
-    small.exec("mkdir /tmp/kept; for i in $(seq 200); do echo $i > /tmp/kept/$i; done; dd if=/dev/zero of=/tmp/large bs=1M count=24 2>/dev/null")
+    small.exec(
+        "mkdir /tmp/kept; for i in $(seq 200); do echo $i > /tmp/kept/$i; done; dd if=/dev/zero of=/tmp/large bs=1M count=24 2>/dev/null"
+    )
     for _ in range(3):
-        writer = small.spawn(["sh", "-c", "i=0; while :; do dd if=/dev/zero of=/tmp/fill$i bs=1M count=4 2>/dev/null; i=$((i + 1)); done"])
+        writer = small.spawn(
+            [
+                "sh",
+                "-c",
+                "i=0; while :; do dd if=/dev/zero of=/tmp/fill$i bs=1M count=4 2>/dev/null; i=$((i + 1)); done",
+            ]
+        )
         while writer.poll() is None:
             assert len(small.list("/tmp/kept")) == 200
             assert len(small.read_file("/tmp/large")) == 24 * MIB
@@ -221,7 +285,10 @@ def test_writer_over_the_limit_is_ended(small):
 
 
 def test_removed_files_that_are_open_count(small):
-    done = python(small, f"import os\nfor i in range(400):\n f = os.open('/tmp/u', os.O_CREAT | os.O_RDWR)\n os.unlink('/tmp/u')\n os.write(f, bytes({16 * MIB}))\nprint('survived')")
+    done = python(
+        small,
+        f"import os\nfor i in range(400):\n f = os.open('/tmp/u', os.O_CREAT | os.O_RDWR)\n os.unlink('/tmp/u')\n os.write(f, bytes({16 * MIB}))\nprint('survived')",
+    )
     assert ended_by_limit(done) and done.stdout == b"", done
 
 
@@ -268,7 +335,10 @@ print('survived')
 
 
 def test_memory_files_do_not_count(small):
-    done = python(small, f"import os\nfor i in range(4): os.write(os.memfd_create('x'), bytes({32 * MIB}))\nfor i in range(300): open('/tmp/f', 'w').write('x' * {MIB})\nprint('survived')")
+    done = python(
+        small,
+        f"import os\nfor i in range(4): os.write(os.memfd_create('x'), bytes({32 * MIB}))\nfor i in range(300): open('/tmp/f', 'w').write('x' * {MIB})\nprint('survived')",
+    )
     if not has_cgroup(done):
         skip("no cgroup here: memory files are refused to the guest instead")
     assert done.text == "survived\n", done
@@ -280,11 +350,15 @@ def test_too_many_files(small):
 
 
 def test_too_deep(small):
-    done = python(small, "import os\nos.chdir('/tmp')\nfor i in range(600): os.mkdir('d'); os.chdir('d')\nimport signal; signal.pause()")
+    done = python(
+        small,
+        "import os\nos.chdir('/tmp')\nfor i in range(600): os.mkdir('d'); os.chdir('d')\nimport signal; signal.pause()",
+    )
     assert ended_by_limit(done), done
 
 
-# Keeps its large directory where the walk was already: it sees the walk come to what lies between, and end where the directory is expected.
+# Keeps its large directory where the walk was already: it sees the walk come to what lies between,
+# and end where the directory is expected.
 DODGES = f"""
 import ctypes, os, struct
 os.chdir('/tmp')
@@ -329,9 +403,16 @@ def test_moved_directories_count_in_one_run(engine):
 
 
 def test_moving_directories_within_the_limit_is_allowed(small, engine):
-    """While directories move, other sessions' disk usage could be this one's. So its processes are paused for a walk, and resumed."""
+    """While directories move, other sessions' disk usage could be this one's. So its processes are
+    paused for a walk, and resumed."""
     small.exec("mkdir -p /tmp/a /tmp/b/x; for i in $(seq 500); do echo $i > /tmp/b/x/$i; done")
-    process = small.spawn(["sh", "-c", "echo ready; while [ ! -e /tmp/stop ]; do mv /tmp/b/x /tmp/a; mv /tmp/a/x /tmp/b; done; ls /tmp/b/x | wc -l"])
+    process = small.spawn(
+        [
+            "sh",
+            "-c",
+            "echo ready; while [ ! -e /tmp/stop ]; do mv /tmp/b/x /tmp/a; mv /tmp/a/x /tmp/b; done; ls /tmp/b/x | wc -l",
+        ]
+    )
     assert process.stdout.readline() == b"ready\n"
     with Sandbox(ON_DISK, engine=engine) as other:
         for i in range(4):
@@ -343,9 +424,12 @@ def test_moving_directories_within_the_limit_is_allowed(small, engine):
 
 
 def test_measuring_leaves_a_paused_session_paused(engine):
-    """The engine does not wait for an idle pause. So it freezes the idle session for a walk like any other, and the session resumes with the next call, not before."""
+    """The engine does not wait for an idle pause. So it freezes the idle session for a walk like
+    any other, and the session resumes with the next call, not before."""
     with Sandbox(SMALL, engine=engine, idle=0.02) as box, Sandbox(ON_DISK, engine=engine) as other:
-        box.exec("mkdir -p /tmp/a /tmp/b/x; (while :; do mv /tmp/b/x /tmp/a; mv /tmp/a/x /tmp/b; done) >/dev/null 2>&1 & for i in $(seq 500); do echo $i > /tmp/b/$i; done")
+        box.exec(
+            "mkdir -p /tmp/a /tmp/b/x; (while :; do mv /tmp/b/x /tmp/a; mv /tmp/a/x /tmp/b; done) >/dev/null 2>&1 & for i in $(seq 500); do echo $i > /tmp/b/$i; done"
+        )
         for i in range(repeat_count(8, 3)):
             other.exec(f"dd if=/dev/zero of=/tmp/{i} bs=1M count=96 2>/dev/null")
             until(lambda: box.inspect()["state"] == "paused")
@@ -353,11 +437,18 @@ def test_measuring_leaves_a_paused_session_paused(engine):
 
 
 def test_measuring_removed_files_delays_nothing(failing, engine, store, tmp_path):
-    """During a job, a session is reset and then would be paused for a walk; the box of the reset need not be, and continues."""
+    """During a job, a session is reset and then would be paused for a walk; the box of the reset
+    need not be, and continues."""
     release, begun = tmp_path / "release", tmp_path / "begun"
     with Sandbox(SMALL, engine=engine) as small, Sandbox(ON_DISK, engine=engine) as other:
         small.exec("mkdir -p /tmp/a /tmp/b/x")
-        small.spawn(["sh", "-c", "while :; do mv -T /tmp/b/x /tmp/a/x; mv -T /tmp/a/x /tmp/b/x; head -c 8192 /dev/zero >>/tmp/grows; done"])
+        small.spawn(
+            [
+                "sh",
+                "-c",
+                "while :; do mv -T /tmp/b/x /tmp/a/x; mv -T /tmp/a/x /tmp/b/x; head -c 8192 /dev/zero >>/tmp/grows; done",
+            ]
+        )
         kept = small.snapshot()
         assert kept.live
         failing.write_text(f": > {begun}; while [ ! -e {release} ]; do :; done\n")
@@ -376,7 +467,10 @@ def test_measuring_removed_files_delays_nothing(failing, engine, store, tmp_path
 
 
 def test_unreadable_directories_count(small):
-    done = python(small, f"import os\nos.mkdir('/tmp/d')\nos.chdir('/tmp/d')\nos.chmod('/tmp/d', 0o300)\nfor i in range(400): open(str(i), 'wb').write(bytes({16 * MIB}))\nprint('survived')")
+    done = python(
+        small,
+        f"import os\nos.mkdir('/tmp/d')\nos.chdir('/tmp/d')\nos.chmod('/tmp/d', 0o300)\nfor i in range(400): open(str(i), 'wb').write(bytes({16 * MIB}))\nprint('survived')",
+    )
     assert ended_by_limit(done) and done.stdout == b"", done
     assert small.stat("/tmp/d").mode & 0o777 == 0o300
 
@@ -404,7 +498,8 @@ print(os.fstat(f).st_size)
 
 
 def test_no_directory_is_a_subvolume_or_encrypted(box):
-    """Both are kept from a janitor: nothing is renamed out of the one, nor, without its key, out of the other. No file system here needs to know them: they are refused before."""
+    """Both are kept from a janitor: nothing is renamed out of the one, nor, without its key, out of
+    the other. No file system here needs to know them: they are refused before."""
     code = """
 import fcntl, os
 d = os.open('/tmp', os.O_RDONLY)
@@ -420,14 +515,18 @@ for request in (0x50009401, 0x50009417, 0x5000940e, 0x50009418, 0x4008941a, 0x80
 def test_layers_count(small):
     small.exec("dd if=/dev/zero of=/tmp/a bs=1M count=48 2>/dev/null")
     small.snapshot()
-    done = small.exec("for i in 1 2 3 4; do dd if=/dev/zero of=/tmp/b$i bs=1M count=8 2>/dev/null; done; sync; sleep 1000", timeout=60)
+    done = small.exec(
+        "for i in 1 2 3 4; do dd if=/dev/zero of=/tmp/b$i bs=1M count=8 2>/dev/null; done; sync; sleep 1000",
+        timeout=60,
+    )
     assert ended_by_limit(done), done
     (kid,) = small.fork(1)
     assert kid.stat("/tmp/a").size == 48 * MIB
     kid.close()
 
 
-# ---- what cannot be ------------------------------------------------------------------------------------------------------
+# ---- what cannot be
+# ------------------------------------------------------------------------------------------------------
 
 
 def test_impossible_settings_are_refused(engine, monkeypatch, tmp_path):
@@ -473,7 +572,13 @@ def mounted(tmp_path):
 def test_file_system_without_overlay_support_is_refused(mounted, tmp_path, monkeypatch):
     for name in "luw":
         (tmp_path / name).mkdir()
-    place = mounted("-t", "overlay", "overlay", "-o", f"lowerdir={tmp_path}/l,upperdir={tmp_path}/u,workdir={tmp_path}/w")
+    place = mounted(
+        "-t",
+        "overlay",
+        "overlay",
+        "-o",
+        f"lowerdir={tmp_path}/l,upperdir={tmp_path}/u,workdir={tmp_path}/w",
+    )
     monkeypatch.setenv("ROLLBOX_STORE", str(place / "store"))
     with Engine() as engine, pytest.raises(RollboxError) as told:
         Sandbox(ON_DISK, engine=engine).run(["true"])
@@ -498,7 +603,8 @@ def test_full_disk_is_reported(mounted, monkeypatch):
             assert box.read_file("/tmp/y") == b"y\n"
 
 
-# ---- its end -------------------------------------------------------------------------------------------------------------
+# ---- its end
+# -------------------------------------------------------------------------------------------------------------
 
 
 def test_closed_session_leaves_no_files(engine, store):
@@ -519,7 +625,13 @@ open('end', 'w').close()
         for kid in box.fork(2):
             kid.exec("chmod 700 /tmp/shut; rm -r /tmp/f*")
             kid.close()
-    until(lambda: uppers(store) == [] and not any((engine / "gone").iterdir() for engine in boxes(store)) or [path for engine in boxes(store) for path in (engine / "gone").iterdir()] == [])
+    until(
+        lambda: (
+            uppers(store) == []
+            and not any((engine / "gone").iterdir() for engine in boxes(store))
+            or [path for engine in boxes(store) for path in (engine / "gone").iterdir()] == []
+        )
+    )
     assert len(boxes(store)) == 1
 
 
@@ -610,11 +722,14 @@ def test_killed_measurer_is_replaced(small, engine):
             os.kill(pid, signal.SIGKILL)
         except ProcessLookupError:
             pass
-    done = small.exec("i=0; while [ $i -lt 400 ]; do dd if=/dev/zero of=/tmp/$i bs=1M count=16 2>/dev/null; i=$((i + 1)); done; echo survived")
+    done = small.exec(
+        "i=0; while [ $i -lt 400 ]; do dd if=/dev/zero of=/tmp/$i bs=1M count=16 2>/dev/null; i=$((i + 1)); done; echo survived"
+    )
     assert ended_by_limit(done) and done.stdout == b"", done
 
 
-# ---- access to it ----------------------------------------------------------------------------------------------------------
+# ---- access to it
+# ----------------------------------------------------------------------------------------------------------
 
 
 def test_other_users_cannot_reach_the_files(engine, store):
@@ -625,8 +740,17 @@ def test_other_users_cannot_reach_the_files(engine, store):
             assert stat.S_IMODE(found.st_mode) == 0o700 and found.st_uid == os.geteuid()
         (planted,) = [path for path in store.rglob("p0/sh")]
         assert planted.stat().st_mode & stat.S_ISUID
-        assert os.geteuid() == 0 and planted.stat().st_uid not in (0, ORDINARY_UID) or planted.stat().st_uid == os.geteuid()
-        assert other.exec(f"cat {planted.parent}/secret /.rollbox/uppers/*/p0/secret /.rollbox/uppers/1/p0/secret; ls /.rollbox/uppers").stdout == b""
+        assert (
+            os.geteuid() == 0
+            and planted.stat().st_uid not in (0, ORDINARY_UID)
+            or planted.stat().st_uid == os.geteuid()
+        )
+        assert (
+            other.exec(
+                f"cat {planted.parent}/secret /.rollbox/uppers/*/p0/secret /.rollbox/uppers/1/p0/secret; ls /.rollbox/uppers"
+            ).stdout
+            == b""
+        )
         if os.geteuid() == 0:
             with pytest.raises(PermissionError):
                 subprocess.run([planted, "-c", "id"], user=ORDINARY_UID, group=ORDINARY_UID, extra_groups=[], cwd="/")

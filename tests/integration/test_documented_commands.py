@@ -1,22 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
 """The commands of README, HACKING, docs and man pages' EXAMPLES do what the page says.
 
-The model: a page is run from top to bottom in a fresh directory, with a HOME, store and engine of its own. Its blocks are fenced and
+The model: a page is run from top to bottom in a fresh directory, with a HOME, store and engine of
+its own. Its blocks are fenced and
 name their language:
 
     sh       one script
-    console  lines that begin with `$ ` are commands; the lines below are what they print, where `...` stands for anything
+    console  lines that begin with `$ ` are commands; the lines below are what they print, where
+    `...` stands for anything
     python   executed; all blocks of a page share their names, and may use await
     c        compiled and run, if it has a main
 
-Other languages (json, yaml, text, ...) are not run. Every command has to succeed. The blocks of sh and console share variables and the
-current directory; `exec -it` gets a terminal, whose prompt is answered with `exit`. Comments above a block, which readers do not see:
+Other languages (json, yaml, text, ...) are not run. Every command has to succeed. The blocks of sh
+and console share variables and the
+current directory; `exec -it` gets a terminal, whose prompt is answered with `exit`. Comments above
+a block, which readers do not see:
 
     <!-- not run: REASON -->    the block is left out, and the reason is that of a skipped test
     <!-- before: CODE -->       is run before the block, in its language (c: sh)
     <!-- numbers vary -->       each number of the output may be another one, of another width
 
-HOME has an archive of a small image, image.tar. In man pages the comments are lines: `; not run: REASON`, `; before: CODE`.
+HOME has an archive of a small image, image.tar. In man pages the comments are lines: `; not run:
+REASON`, `; before: CODE`.
 """
 
 import json
@@ -73,7 +78,12 @@ class Block(NamedTuple):
 
 
 def pages():
-    files = [TREE / "README.md", TREE / "HACKING.md", *sorted((TREE / "docs").rglob("*.md")), *sorted((TREE / "man").rglob("*.scd"))]
+    files = [
+        TREE / "README.md",
+        TREE / "HACKING.md",
+        *sorted((TREE / "docs").rglob("*.md")),
+        *sorted((TREE / "man").rglob("*.scd")),
+    ]
     return [str(path.relative_to(TREE)) for path in files]
 
 
@@ -136,10 +146,13 @@ class Place:
 
     def __init__(self, directory):
         self.directory = directory
-        directory.chmod(0o755)                          # as people's directories are: sandboxes of root have another user
+        directory.chmod(0o755)  # as people's directories are: sandboxes of root have another user
         (directory / "build").symlink_to(binaries())
         (directory / "home").mkdir()
-        archives.write_oci(directory / "home" / "image.tar", archives.oci_blobs([archives.layer(archives.entry("etc/name", b"an image"))]))
+        archives.write_oci(
+            directory / "home" / "image.tar",
+            archives.oci_blobs([archives.layer(archives.entry("etc/name", b"an image"))]),
+        )
         self.environment = {
             **{key: value for key, value in os.environ.items() if not key.startswith("XDG_")},
             "PATH": f"{binaries()}:{os.environ['PATH']}",
@@ -163,7 +176,8 @@ class Place:
         subprocess.run(stop, env=self.environment, capture_output=True, timeout=DEADLINE)
 
     def shell(self, where, script, at_once="set -e"):
-        """What a script prints, on both streams. Variables and the directory are as the last script left them, and `at_once` says what to do about a failure within."""
+        """What a script prints, on both streams. Variables and the directory are as the last script
+        left them, and `at_once` says what to do about a failure within."""
         keep = f'declare -p | grep -v "^declare -[a-zA-Z]*r" >{self.state}; declare -p PWD | sed "s/.*=/cd /" >>{self.state}'
         whole = f". {self.state} 2>/dev/null\ntrap '{keep}' EXIT\n{at_once}\n{script}\n"
         done = self.terminal(whole) if " -it " in script else self.pipes(whole)
@@ -171,14 +185,29 @@ class Place:
         return done.stdout
 
     def pipes(self, script):
-        return subprocess.run(["bash", "-c", script], cwd=self.directory, env=self.environment, stdin=subprocess.DEVNULL,
-                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=DEADLINE)
+        return subprocess.run(
+            ["bash", "-c", script],
+            cwd=self.directory,
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=DEADLINE,
+        )
 
     def terminal(self, script):
         ours, theirs = pty.openpty()
         shown, deadline = b"", time.monotonic() + DEADLINE
-        with subprocess.Popen(["bash", "-c", script], cwd=self.directory, env=self.environment, stdin=theirs, stdout=theirs,
-                              stderr=theirs, start_new_session=True) as process:
+        with subprocess.Popen(
+            ["bash", "-c", script],
+            cwd=self.directory,
+            env=self.environment,
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            start_new_session=True,
+        ) as process:
             os.close(theirs)
             try:
                 while True:
@@ -208,7 +237,10 @@ class Place:
     def compile(self, where, text):
         (self.directory / "example.c").write_text(text)
         flags = f"-I{TREE}/include -L{binaries()} -Wl,-rpath,{binaries()}"
-        self.shell(where, f"${{CC:-gcc}} -std=gnu17 -Wall -Wextra -Werror {flags} -o example example.c -lrollbox && ./example")
+        self.shell(
+            where,
+            f"${{CC:-gcc}} -std=gnu17 -Wall -Wextra -Werror {flags} -o example example.c -lrollbox && ./example",
+        )
 
 
 def dialogue(text):
@@ -226,7 +258,15 @@ def dialogue(text):
 
 def pattern(printed, numbers_vary):
     """A pattern for the output. If numbers vary, so do their units and the spaces that align them."""
-    vary = {r"\b[0-9a-f]{12}\b": r"\b[0-9a-f]{12}\b", r"\d+(?:\.\d+)?[KMG]?": r"\d+(?:\.\d+)?[KMG]?", r" +": r" +"} if numbers_vary else {}
+    vary = (
+        {
+            r"\b[0-9a-f]{12}\b": r"\b[0-9a-f]{12}\b",
+            r"\d+(?:\.\d+)?[KMG]?": r"\d+(?:\.\d+)?[KMG]?",
+            r" +": r" +",
+        }
+        if numbers_vary
+        else {}
+    )
     vary = {r"\s*\.\.\.\s*": ".*", **vary}
     whole, text, at = "", "\n".join(printed), 0
     for found in re.finditer("|".join(f"({part})" for part in vary), text):
@@ -254,11 +294,20 @@ def run(place, found):
 
 def test_every_block_names_its_language():
     nameless = [found.where for found in ALL if not found.language]
-    assert not nameless, f"fence these blocks, as ```console, ```sh, ```python, ```c, or ```text where nothing is to be run: {nameless}"
+    assert not nameless, (
+        f"fence these blocks, as ```console, ```sh, ```python, ```c, or ```text where nothing is to be run: {nameless}"
+    )
     assert {found.language for found in ALL} >= set(RUN) and len(ALL) > 40
 
 
-@pytest.mark.parametrize("page", [page for page in pages() if any(found.language in RUN and not found.not_run for found in blocks(page))])
+@pytest.mark.parametrize(
+    "page",
+    [
+        page
+        for page in pages()
+        if any(found.language in RUN and not found.not_run for found in blocks(page))
+    ],
+)
 def test_page_commands_work(page, tmp_path):
     with Place(tmp_path) as place:
         for found in blocks(page):

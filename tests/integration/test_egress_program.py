@@ -103,7 +103,13 @@ def test_egress_literal_v4_v6_mapped_refused():
     with egress(allow("allowed.test", ports=[8080]), LOCAL) as (program, guest, _):
         Server(echo, 8080)
         tally = program.start()
-        for family, address in ((2, "127.0.0.1"), (2, "1.1.1.1"), (10, "2606:4700::1"), (10, "::ffff:1.1.1.1"), (2, "198.18.9.9")):
+        for family, address in (
+            (2, "127.0.0.1"),
+            (2, "1.1.1.1"),
+            (10, "2606:4700::1"),
+            (10, "::ffff:1.1.1.1"),
+            (2, "198.18.9.9"),
+        ):
             assert is_refused(guest, address, 8080, family=family)
         refusals = {(r["host"], r["why"]): r["count"] for r in program.end(tally)["refusals"]}
         assert refusals == {
@@ -185,7 +191,12 @@ def test_egress_sni_other_missing_and_split():
                 for i in range(len(good)):
                     client.sendall(good[i : i + 1])
                 assert receive(client, len(good)) == good
-        for hello in (client_hello("other.test"), client_hello(None), in_records(client_hello("other.test"), 7), b"\x16\x03\1\x40\0\1\0\x44\0"):
+        for hello in (
+            client_hello("other.test"),
+            client_hello(None),
+            in_records(client_hello("other.test"), 7),
+            b"\x16\x03\1\x40\0\1\0\x44\0",
+        ):
             for port in (443, 8080):
                 assert is_refused(guest, address, port, hello)
         assert is_refused(guest, address, 443, b"GET / HTTP/1.1\r\nHost: allowed.test\r\n\r\n")
@@ -287,8 +298,17 @@ def test_egress_http_smuggling_refused():
 
 @alone
 def test_egress_host_is_checked_after_empty_lines_and_for_any_method():
-    lines = [b"\r\nGET / HTTP/1.1", b"\n\n\nGET / HTTP/1.1", b"A_B / HTTP/1.1", b"get / HTTP/1.1", b"M7 / HTTP/1.0", b"GET\t/ HTTP/1.1", b"GET / http/1.1",
-             b"ABCDEFGHIJKLMNOPQRSTUVWXYZ / HTTP/1.1", b"0 /\0 HTTP/1.1"]
+    lines = [
+        b"\r\nGET / HTTP/1.1",
+        b"\n\n\nGET / HTTP/1.1",
+        b"A_B / HTTP/1.1",
+        b"get / HTTP/1.1",
+        b"M7 / HTTP/1.0",
+        b"GET\t/ HTTP/1.1",
+        b"GET / http/1.1",
+        b"ABCDEFGHIJKLMNOPQRSTUVWXYZ / HTTP/1.1",
+        b"0 /\0 HTTP/1.1",
+    ]
     seen = []
 
     def serve(connection):

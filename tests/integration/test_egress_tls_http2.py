@@ -10,7 +10,13 @@ from egress_tls import HOST, Authority, Gateway, Server, request
 from harness import DEADLINE, skip
 
 TOKEN = "s3cret-value"
-RULES = [{"host": HOST, "requests": [{"methods": ["GET", "POST"], "paths": ["/open/*"]}], "inject": {"Authorization": "Bearer {token}"}}]
+RULES = [
+    {
+        "host": HOST,
+        "requests": [{"methods": ["GET", "POST"], "paths": ["/open/*"]}],
+        "inject": {"Authorization": "Bearer {token}"},
+    }
+]
 
 SERVER = """
 const http2 = require("http2"), fs = require("fs");
@@ -162,6 +168,16 @@ def test_curl_speaks_http2(gateway, server):
     if shutil.which("curl") is None:
         skip("needs curl: it is the client")
     port = gateway.listen(server)
-    command = ["curl", "-sS", "--http2", "--cacert", gateway.certificate, "--connect-to", f"{HOST}:443:127.0.0.1:{port}", "-w", "%{http_version}"]
+    command = [
+        "curl",
+        "-sS",
+        "--http2",
+        "--cacert",
+        gateway.certificate,
+        "--connect-to",
+        f"{HOST}:443:127.0.0.1:{port}",
+        "-w",
+        "%{http_version}",
+    ]
     done = subprocess.run([*command, f"https://{HOST}/open/1"], capture_output=True, text=True, timeout=DEADLINE)
     assert TOKEN in done.stdout and done.stdout.endswith("2"), done.stderr

@@ -67,7 +67,13 @@ def test_request_gets_the_secret_and_the_guest_does_not(gateway, server):
 
 
 def test_requests_outside_the_rules_are_403(gateway, server):
-    for text in (get("/other"), get("/open/x", method="DELETE"), get("/open/../other"), get("/open/%2e%2e/other"), get("/open//x")):
+    for text in (
+        get("/other"),
+        get("/open/x", method="DELETE"),
+        get("/open/../other"),
+        get("/open/%2e%2e/other"),
+        get("/open//x"),
+    ):
         with gateway.connect(server.address) as connection:
             answer = request(connection, text)
         assert answer.startswith("HTTP/1.1 403 Forbidden\r\n")
@@ -114,7 +120,11 @@ def test_bodies_pass(gateway, server):
     with gateway.connect(server.address) as connection:
         answer = request(connection, get("/open/x", method="POST", body=body), close=False)
         assert json.loads(answer.partition("\r\n\r\n")[2])["body"] == body
-        answer = request(connection, get("/open/x", "Transfer-Encoding: chunked", method="POST") + "3\r\nabc\r\n0\r\n\r\n", close=False)
+        answer = request(
+            connection,
+            get("/open/x", "Transfer-Encoding: chunked", method="POST") + "3\r\nabc\r\n0\r\n\r\n",
+            close=False,
+        )
         assert json.loads(answer.partition("\r\n\r\n")[2])["body"] == "abc"
         assert request(connection, get("/open/x", "Connection: close", method="HEAD")).startswith("HTTP/1.1 200 OK")
 
@@ -208,7 +218,9 @@ def test_sessions_are_resumed_on_both_sides(gateway, server):
 
 def test_web_sockets_pass(gateway, authority):
     def answer(connection, head, body):
-        connection.sendall(b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\nhello")
+        connection.sendall(
+            b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\nhello"
+        )
         while data := connection.recv(100):
             connection.sendall(b"<" + data + b">")
         return False
@@ -227,7 +239,16 @@ def test_web_sockets_pass(gateway, authority):
 
 def test_upgrade_to_other_protocols_is_not_passed(gateway, server):
     with gateway.connect(server.address) as connection:
-        answer = request(connection, get("/open/x", "Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: x"), close=False)
+        answer = request(
+            connection,
+            get(
+                "/open/x",
+                "Connection: Upgrade, HTTP2-Settings",
+                "Upgrade: h2c",
+                "HTTP2-Settings: x",
+            ),
+            close=False,
+        )
     assert "h2c" not in json.loads(answer.partition("\r\n\r\n")[2])["head"]
 
 
@@ -305,7 +326,12 @@ def test_slow_reader_is_waited_for(gateway, authority):
 
 
 def test_limits_end_requests(tmp_path, authority, server):
-    gateway = Gateway(tmp_path, authority.certificate, [{"host": HOST, "tls": "terminate"}], policy={"net_max_requests": 2})
+    gateway = Gateway(
+        tmp_path,
+        authority.certificate,
+        [{"host": HOST, "tls": "terminate"}],
+        policy={"net_max_requests": 2},
+    )
     with gateway.connect(server.address) as connection:
         assert "200 OK" in request(connection, get("/1"), close=False)
         assert "200 OK" in request(connection, get("/2"), close=False)
@@ -322,7 +348,12 @@ def test_bytes_over_the_limit_are_not_sent(tmp_path, authority):
         connection.sendall(b"z" * size)
 
     server = Server(answer=answer)
-    gateway = Gateway(tmp_path, authority.certificate, [{"host": HOST, "tls": "terminate"}], policy={"net_max_download": "1M"})
+    gateway = Gateway(
+        tmp_path,
+        authority.certificate,
+        [{"host": HOST, "tls": "terminate"}],
+        policy={"net_max_download": "1M"},
+    )
     with gateway.connect(server.address, is_tls=False) as connection, pytest.raises(ConnectionResetError):
         request(connection, get("/1"))
     assert gateway.event("http-refused")["why"] == "limit_bytes"
@@ -342,7 +373,12 @@ def test_limited_rate_passes_everything(tmp_path, authority):
         return False
 
     server = Server(answer=answer)
-    gateway = Gateway(tmp_path, authority.certificate, [{"host": HOST, "tls": "terminate"}], policy={"net_max_rate": "400K"})
+    gateway = Gateway(
+        tmp_path,
+        authority.certificate,
+        [{"host": HOST, "tls": "terminate"}],
+        policy={"net_max_rate": "400K"},
+    )
     with gateway.connect(server.address, to_is_plain=True) as connection:
         assert len(request(connection, get("/1"), close=False)) > size
     gateway.close()
@@ -359,7 +395,10 @@ def test_changed_rules_hold_for_open_connections(gateway, server):
         assert gateway.receive(gateway.engine)["event"] == "error"
         assert request(connection, get("/open/2")).startswith("HTTP/1.1 403 ")
     with gateway.connect(server.address) as connection:
-        egress_tls.send(gateway.engine, {"do": "rules", "box": "b", "policy": gateway.policy([{"host": "other.example.org"}])})
+        egress_tls.send(
+            gateway.engine,
+            {"do": "rules", "box": "b", "policy": gateway.policy([{"host": "other.example.org"}])},
+        )
         with pytest.raises(OSError):
             assert connection.recv(1) == b"", "closed in order"
             raise OSError
@@ -379,14 +418,29 @@ def test_changed_rules_keep_connections_to_allowed_addresses(tmp_path, authority
     gateway.close()
 
 
-@pytest.mark.parametrize("before, after", [({"to": "127.0.0.1:1"}, {"to": "127.0.0.1:2"}), ({"to": "127.0.0.1:1"}, {}), ({}, {"to": "127.0.0.1:1"}), ({"private": True}, {})])
+@pytest.mark.parametrize(
+    "before, after",
+    [
+        ({"to": "127.0.0.1:1"}, {"to": "127.0.0.1:2"}),
+        ({"to": "127.0.0.1:1"}, {}),
+        ({}, {"to": "127.0.0.1:1"}),
+        ({"private": True}, {}),
+    ],
+)
 def test_changed_rules_that_lead_elsewhere_reset_connections(tmp_path, authority, before, after):
     gateway = Gateway(tmp_path, authority.certificate, [{"host": HOST, "tls": "terminate", **before}])
     server = Server(authority)
     with gateway.connect(server.address) as connection:
         for rule in before, after:
             assert "200 OK" in request(connection, get("/1"), close=False)
-            egress_tls.send(gateway.engine, {"do": "rules", "box": "b", "policy": gateway.policy([{"host": HOST, "tls": "terminate", **rule}])})
+            egress_tls.send(
+                gateway.engine,
+                {
+                    "do": "rules",
+                    "box": "b",
+                    "policy": gateway.policy([{"host": HOST, "tls": "terminate", **rule}]),
+                },
+            )
             egress_tls.send(gateway.engine, {"do": "rules", "box": "unknown", "policy": gateway.policy([])})
             assert gateway.receive(gateway.engine)["event"] == "error"
         with pytest.raises(OSError):
@@ -473,7 +527,12 @@ def test_authority_is_kept_and_its_key_private(tmp_path):
     assert (directory / "bundle.pem").read_text().endswith((directory / "cert.pem").read_text())
     subprocess.run([egress_tls.PROGRAM, "--make-ca", str(directory)], check=True, timeout=DEADLINE)
     assert (directory / "key.pem").read_bytes() == before
-    done = subprocess.run([egress_tls.PROGRAM, "--make-ca", str(tmp_path / "no" / "ca")], capture_output=True, text=True, timeout=DEADLINE)
+    done = subprocess.run(
+        [egress_tls.PROGRAM, "--make-ca", str(tmp_path / "no" / "ca")],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE,
+    )
     assert done.returncode == 1 and "cannot make the certificate authority" in done.stderr
 
 
@@ -482,7 +541,12 @@ def test_curl_through_the_gateway(gateway, server):
         skip("needs curl: it is the client")
     port = gateway.listen(server.address)
     command = ["curl", "-sS", "--cacert", gateway.certificate, "--connect-to", f"{HOST}:443:127.0.0.1:{port}"]
-    done = subprocess.run([*command, f"https://{HOST}/open/1", f"https://{HOST}/open/2"], capture_output=True, text=True, timeout=DEADLINE)
+    done = subprocess.run(
+        [*command, f"https://{HOST}/open/1", f"https://{HOST}/open/2"],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE,
+    )
     assert done.stdout.count(TOKEN) == 2, done.stderr
     done = subprocess.run([*command, f"https://{HOST}/other"], capture_output=True, text=True, timeout=DEADLINE)
     assert done.stdout.startswith("rollbox: no rule"), done.stderr

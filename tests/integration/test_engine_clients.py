@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Clients of one engine: none delays the others by a long queue or a large run, and none makes the engine grow by not reading.
+"""Clients of one engine: none delays the others by a long queue or a large run, and none makes the
+engine grow by not reading.
 
-The model: connections that speak the protocol by hand share an engine with a small memory budget. Commands end by themselves at once or never, so that
+The model: connections that speak the protocol by hand share an engine with a small memory budget.
+Commands end by themselves at once or never, so that
 which of them runs is decided by the engine's order and not by time. Run as each caller's engine.
 """
 
@@ -28,7 +30,18 @@ RESOURCE_EXHAUSTED, INVALID_ARGUMENT = 10, 1
 def engine(caller, *flags, budget="2G", nofile=None):
     path = caller.directory() / "engine.sock"
     limit = ["prlimit", f"--nofile={nofile}:{nofile}"] if nofile else []
-    process = caller.popen([*limit, binaries() / "rollbox-engine", "--socket", path, "--memory-budget", budget, *flags], stderr=subprocess.PIPE)
+    process = caller.popen(
+        [
+            *limit,
+            binaries() / "rollbox-engine",
+            "--socket",
+            path,
+            "--memory-budget",
+            budget,
+            *flags,
+        ],
+        stderr=subprocess.PIPE,
+    )
     with Started(process):
         until(lambda: path.exists() and serves(path))
         yield path
@@ -41,7 +54,8 @@ def connection(client, of=None):
     return max(client.status()["connections"], key=of or (lambda c: c["requests"]))
 
 
-# ---- shares ------------------------------------------------------------------------------------------------------------
+# ---- shares
+# ------------------------------------------------------------------------------------------------------------
 
 
 def test_long_queue_delays_no_other_client(caller):
@@ -57,7 +71,11 @@ def test_long_queue_delays_no_other_client(caller):
         status = second.status()
         assert (status["running"], status["queued"]) == (3, 997)
         busiest = connection(second)
-        assert (busiest["queued"], busiest["running"], busiest["memory_reserved_bytes"]) == (997, 3, 3 << 29) and busiest["uid"] == os.geteuid(), busiest
+        assert (busiest["queued"], busiest["running"], busiest["memory_reserved_bytes"]) == (
+            997,
+            3,
+            3 << 29,
+        ) and busiest["uid"] == os.geteuid(), busiest
         assert busiest["requests"] == 1000 and busiest["pid"] == os.getpid()
 
 
@@ -111,7 +129,12 @@ def test_queued_runs_of_a_lost_client_block_no_other(caller):
                 until(lambda: second.status()["running"] == 1)
             assert second.wait(second.run(plan, "true"))["OUTCOME"] == EXIT
         status = second.status()
-        assert (status["queued"], status["running"], status["memory_reserved_bytes"], len(status["connections"])) == (0, 0, 0, 1), status
+        assert (
+            status["queued"],
+            status["running"],
+            status["memory_reserved_bytes"],
+            len(status["connections"]),
+        ) == (0, 0, 0, 1), status
 
 
 @pytest.mark.parametrize("is_running", [False, True])
@@ -138,7 +161,8 @@ def test_run_moves_to_the_client_that_waits(caller, is_running):
         until(lambda: third.status()["memory_reserved_bytes"] == 0)
 
 
-# ---- clients that do not read-----------------------------------------------------------------------------------------------
+# ---- clients that do not
+# read-----------------------------------------------------------------------------------------------
 
 
 class Flood:
@@ -226,7 +250,8 @@ def test_unread_results_of_a_lost_client_are_freed(caller):
         flood.client.socket.close()
 
 
-# ---- bounds ------------------------------------------------------------------------------------------------------------
+# ---- bounds
+# ------------------------------------------------------------------------------------------------------------
 
 
 def send_large(client, kind, *fields):
@@ -237,7 +262,10 @@ def send_large(client, kind, *fields):
         for name, value in fields:
             file.write(protocol.field(name, value))
     fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE)
-    client.socket.sendmsg([struct.pack("IIQ", kind, 1, client.serial)], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd]))])
+    client.socket.sendmsg(
+        [struct.pack("IIQ", kind, 1, client.serial)],
+        [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd]))],
+    )
     os.close(fd)
     return client.serial
 
@@ -248,34 +276,71 @@ def test_requests_that_wait_have_a_bound_in_bytes(caller):
         client.run(plan, "sleep", "1000")
         until(lambda: client.status()["running"] == 1)
         large = bytes(60 << 20)
-        serials = [send_large(client, RUN, ("PLAN", plan), ("ARG", "true"), ("FILE_PATH", "/tmp/f"), ("FILE_MODE", 0o644), ("FILE_DATA", large)) for _ in range(5)]
+        serials = [
+            send_large(
+                client,
+                RUN,
+                ("PLAN", plan),
+                ("ARG", "true"),
+                ("FILE_PATH", "/tmp/f"),
+                ("FILE_MODE", 0o644),
+                ("FILE_DATA", large),
+            )
+            for _ in range(5)
+        ]
         answer = client.wait(serials[-1])
-        assert (answer["OUTCOME"], answer["ERROR_CODE"]) == (ERROR, RESOURCE_EXHAUSTED) and b"256 MiB of one connection" in answer["ERROR_MESSAGE"], answer
+        assert (answer["OUTCOME"], answer["ERROR_CODE"]) == (
+            ERROR,
+            RESOURCE_EXHAUSTED,
+        ) and b"256 MiB of one connection" in answer["ERROR_MESSAGE"], answer
         assert client.status()["queued"] == 4
         client.kill(serials[0])
         assert client.wait(serials[0])["OUTCOME"] == ERROR
-        send_large(client, RUN, ("PLAN", plan), ("ARG", "true"), ("FILE_PATH", "/tmp/f"), ("FILE_MODE", 0o644), ("FILE_DATA", large))
+        send_large(
+            client,
+            RUN,
+            ("PLAN", plan),
+            ("ARG", "true"),
+            ("FILE_PATH", "/tmp/f"),
+            ("FILE_MODE", 0o644),
+            ("FILE_DATA", large),
+        )
         assert client.status()["queued"] == 4
 
 
 def test_other_requests_have_a_bound(caller):
     with engine(caller) as path, protocol.Client(path) as client:
         answer = client.wait(send_large(client, PREPARE, ("POLICY", " " * (17 << 20) + "{}")))
-        assert (answer["type"], answer["ERROR_CODE"]) == (FAILED, INVALID_ARGUMENT) and b"may have 16777216" in answer["ERROR_MESSAGE"], answer
+        assert (answer["type"], answer["ERROR_CODE"]) == (
+            FAILED,
+            INVALID_ARGUMENT,
+        ) and b"may have 16777216" in answer["ERROR_MESSAGE"], answer
         assert client.prepare()
 
 
 def test_requests_that_wait_have_a_bound_in_descriptors(caller):
     if caller.uid == 0:
         skip("root's engine raises its limit of open files")
-    with engine(caller, budget="64M", nofile=256) as path, protocol.Client(path) as client, protocol.Client(path) as other:
+    with (
+        engine(caller, budget="64M", nofile=256) as path,
+        protocol.Client(path) as client,
+        protocol.Client(path) as other,
+    ):
         plan = client.prepare(max_memory="64M")
         sleeper = client.run(plan, "sleep", "1000")
         until(lambda: client.status()["running"] == 1)
         with open("/dev/null", "rb") as null:
-            serials = [client.send(RUN, [("PLAN", plan), ("ARG", "true"), ("STDIO", 1)], [null.fileno()] * 3) for _ in range(22)]
+            serials = [
+                client.send(
+                    RUN, [("PLAN", plan), ("ARG", "true"), ("STDIO", 1)], [null.fileno()] * 3
+                )
+                for _ in range(22)
+            ]
         answer = client.wait(serials[-1])
-        assert (answer["OUTCOME"], answer["ERROR_CODE"]) == (ERROR, RESOURCE_EXHAUSTED) and b"64 of one connection" in answer["ERROR_MESSAGE"], answer
+        assert (answer["OUTCOME"], answer["ERROR_CODE"]) == (
+            ERROR,
+            RESOURCE_EXHAUSTED,
+        ) and b"64 of one connection" in answer["ERROR_MESSAGE"], answer
         waiting = other.run(plan, "true")
         client.kill(sleeper)
         assert other.wait(waiting)["OUTCOME"] == EXIT
@@ -293,7 +358,11 @@ def test_connections_have_a_bound(caller):
             answer = protocol.parse(one.recv(65536))
             assert (answer["type"], answer["ERROR_CODE"]) == (FAILED, RESOURCE_EXHAUSTED), answer
         done = caller.rollbox("run", "--json", "--engine", path, "--", "true")
-        assert done.returncode == 125 and b"resource_exhausted" in done.stdout and b"as many connections as it keeps" in done.stdout, done
+        assert (
+            done.returncode == 125
+            and b"resource_exhausted" in done.stdout
+            and b"as many connections as it keeps" in done.stdout
+        ), done
         clients[0].socket.close()
         until(lambda: len(clients[1].status()["connections"]) == 63)
         assert caller.rollbox("run", "--engine", path, "--", "true").returncode == 0

@@ -36,7 +36,11 @@ def test_each_line_is_json_and_names_the_sandbox(log, monkeypatch):
     about = [event for event in events if event.get("sandbox") == "logged"]
     assert {"created", "is gone"} <= {event["msg"] for event in about}
     assert [event for event in about if event.get("op") == "fork" and event["msg"] == "done"]
-    assert [event for event in about if event.get("op") == "reset" and event["level"] == "warn" and "never-taken" in event["msg"]]
+    assert [
+        event
+        for event in about
+        if event.get("op") == "reset" and event["level"] == "warn" and "never-taken" in event["msg"]
+    ]
 
 
 def test_log_file_is_private_and_appended_to(log):
@@ -68,13 +72,23 @@ def test_requests_and_errors_are_counted_by_verb():
         with pytest.raises(NotFound):
             box.reset("never-taken")
         verbs = engine.status()["verbs"]
-    assert verbs["snapshot"] == {"requests": 3, "errors": 0} and verbs["reset"] == {"requests": 1, "errors": 1} and verbs["create"]["requests"] == 1
+    assert (
+        verbs["snapshot"] == {"requests": 3, "errors": 0}
+        and verbs["reset"] == {"requests": 1, "errors": 1}
+        and verbs["create"]["requests"] == 1
+    )
 
 
 @pytest.mark.parametrize("option, value", [("--log-level", "loud"), ("--log-format", "xml"), ("--log", "/nowhere/log")])
 def test_wrong_option_is_refused(tmp_path, option, value):
     arguments = [option, value] if option == "--log" else ["--log", "-", option, value]
-    done = subprocess.run([f"{binaries()}/rollbox-engine", "--socket", str(tmp_path / "socket"), *arguments], capture_output=True, text=True, timeout=60, env={**os.environ})
+    done = subprocess.run(
+        [f"{binaries()}/rollbox-engine", "--socket", str(tmp_path / "socket"), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ},
+    )
     assert done.returncode != 0 and len(done.stderr.splitlines()) == 1 and not (tmp_path / "socket").exists()
 
 
@@ -82,19 +96,44 @@ def test_debug_dump_says_who_waits_for_what(tmp_path):
     socket = tmp_path / "socket"
     rollbox = f"{binaries()}/rollbox"
     environment = {**os.environ, "ROLLBOX_SOCKET": str(socket)}
-    subprocess.run([rollbox, "engine", "start", "--background", "--log", str(tmp_path / "log"), "--log-level", "debug"], env=environment, check=True, capture_output=True, timeout=60)
+    subprocess.run(
+        [
+            rollbox,
+            "engine",
+            "start",
+            "--background",
+            "--log",
+            str(tmp_path / "log"),
+            "--log-level",
+            "debug",
+        ],
+        env=environment,
+        check=True,
+        capture_output=True,
+        timeout=60,
+    )
     try:
         with Engine(str(socket)) as engine, Sandbox(engine=engine, name="waiting") as box:
             box.spawn(["sleep", "1000"])
 
             def dumped():
-                done = subprocess.run([rollbox, "debug", "dump"], env=environment, check=True, capture_output=True, timeout=60)
+                done = subprocess.run(
+                    [rollbox, "debug", "dump"],
+                    env=environment,
+                    check=True,
+                    capture_output=True,
+                    timeout=60,
+                )
                 return [row for row in json.loads(done.stdout)["sandboxes"] if row["sandbox"] == "waiting"][0]
 
-            until(lambda: dumped()["commands"][0]["state"] not in ("queued", "starting"))      # init says so, in its own time
+            until(
+                lambda: dumped()["commands"][0]["state"] not in ("queued", "starting")
+            )  # init says so, in its own time
             row = dumped()
             assert row["state"] == "live" and row["box"] == "ready" and row["ops"] == []
-            assert [command["state"] for command in row["commands"]] == ["running"] and row["commands"][0]["since_ms"] >= 0
+            assert [command["state"] for command in row["commands"]] == ["running"] and row[
+                "commands"
+            ][0]["since_ms"] >= 0
             box.snapshot()
     finally:
         subprocess.run([rollbox, "engine", "stop"], env=environment, check=True, timeout=60)

@@ -22,7 +22,8 @@ def test_output_limit_wins_over_exit(engine):
 
 
 def test_runs_of_killed_launchers_are_answered(engine):
-    """After launchers and boxes are killed at any step, every run is answered and the next run gets another launcher."""
+    """After launchers and boxes are killed at any step, every run is answered and the next run gets
+    another launcher."""
     with protocol.Client(engine.path) as client:
         pid = client.status()["pid"]
         plan = None

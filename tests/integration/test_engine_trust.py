@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whom a client takes for its engine: its own user's or root's, at a path that no other user can change.
 
-The model: a stranger, another ordinary user, serves the socket, or may write to a directory on its path. The client refuses with
-`engine_untrusted`, and the stranger has got nothing. Run as each caller; what needs a second user needs root to start the test.
+The model: a stranger, another ordinary user, serves the socket, or may write to a directory on its
+path. The client refuses with
+`engine_untrusted`, and the stranger has got nothing. Run as each caller; what needs a second user
+needs root to start the test.
 """
 
 import os
@@ -56,7 +58,14 @@ def stranger(caller):
     started = []
 
     def serve(path, uid=STRANGER):
-        process = subprocess.Popen([sys.executable, "-I", "-c", SERVER, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, user=uid, group=uid, extra_groups=[])
+        process = subprocess.Popen(
+            [sys.executable, "-I", "-c", SERVER, path],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            user=uid,
+            group=uid,
+            extra_groups=[],
+        )
         assert process.stdout.readline() == b"up\n"
         started.append(process)
 
@@ -148,10 +157,25 @@ def test_root_uses_an_engine_of_a_user_that_it_trusts(caller):
         refused(root, path, f"user {caller.uid}")
         refused(root, path, ROLLBOX_TRUST_UID=str(STRANGER))
         for uids in (caller.uid, f"{STRANGER},{caller.uid}"):
-            done = root.rollbox("run", "--engine", path, "--", "/bin/true", env=root.environment(ROLLBOX_TRUST_UID=str(uids)))
+            done = root.rollbox(
+                "run",
+                "--engine",
+                path,
+                "--",
+                "/bin/true",
+                env=root.environment(ROLLBOX_TRUST_UID=str(uids)),
+            )
             assert done.returncode == 0, done
         for wrong in ("user", f",{caller.uid}", "-1", " 0", "99999999999"):
-            done = root.rollbox("run", "--json", "--engine", path, "--", "/bin/true", env=root.environment(ROLLBOX_TRUST_UID=wrong))
+            done = root.rollbox(
+                "run",
+                "--json",
+                "--engine",
+                path,
+                "--",
+                "/bin/true",
+                env=root.environment(ROLLBOX_TRUST_UID=wrong),
+            )
             assert done.returncode == 125 and b"invalid_argument" in done.stdout, (wrong, done)
 
 

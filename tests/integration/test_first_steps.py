@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The first attempts of newcomers do what they look like, or fail with the right words to use: jobs of text, runs in a session, code that never ends."""
+"""The first attempts of newcomers do what they look like, or fail with the right words to use: jobs
+of text, runs in a session, code that never ends."""
 
 import asyncio
 import json
@@ -11,22 +12,44 @@ import pytest
 
 import rollbox
 from harness import DEADLINE, binaries
-from rollbox import AsyncSandbox, InvalidArgument, Outcome, Policy, Sandbox, code_job, iter_many, run_many, run_many_async
+from rollbox import (
+    AsyncSandbox,
+    InvalidArgument,
+    Outcome,
+    Policy,
+    Sandbox,
+    code_job,
+    iter_many,
+    run_many,
+    run_many_async,
+)
 
 ANSWER = "def f():\n    return 42\nprint(f())"
 
 
 def rollbox_cli(*arguments, stdin=""):
-    return subprocess.run([binaries() / "rollbox", *arguments], input=stdin, capture_output=True, text=True, timeout=DEADLINE)
+    return subprocess.run(
+        [binaries() / "rollbox", *arguments],
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE,
+    )
 
 
-# ---- jobs ----------------------------------------------------------------------------------------------------------------
+# ---- jobs
+# ----------------------------------------------------------------------------------------------------------------
 
 
 def test_plain_text_job_is_refused_with_a_hint():
     """A shell's failure on a Python program would be scored as a wrong answer."""
-    calls = (lambda: run_many([ANSWER]), lambda: run_many([ANSWER.encode()]), lambda: run_many(text for text in [ANSWER, ANSWER]), lambda: list(iter_many([ANSWER])),
-             lambda: asyncio.run(run_many_async([ANSWER])))
+    calls = (
+        lambda: run_many([ANSWER]),
+        lambda: run_many([ANSWER.encode()]),
+        lambda: run_many(text for text in [ANSWER, ANSWER]),
+        lambda: list(iter_many([ANSWER])),
+        lambda: asyncio.run(run_many_async([ANSWER])),
+    )
     for call in calls:
         with pytest.raises(InvalidArgument, match="code.*language.*python"):
             call()
@@ -46,10 +69,15 @@ def test_plain_text_row_is_refused_by_the_command_line():
     rows = [json.loads(line) for line in done.stdout.splitlines()]
     assert done.returncode == 1 and len(rows) == 2
     for row in rows:
-        assert row["outcome"] == "error" and "code" in row["error"]["message"] and "language" in row["error"]["message"], row
+        assert (
+            row["outcome"] == "error"
+            and "code" in row["error"]["message"]
+            and "language" in row["error"]["message"]
+        ), row
 
 
-# What a line is, and the id that its row has. A model's text cut in the middle of a pair of surrogates is the commonest.
+# What a line is, and the id that its row has. A model's text cut in the middle of a pair of
+# surrogates is the commonest.
 REFUSED = [
     (r'{"id":"a","code":"print(1) # \ud83d","language":"python"}', "a"),
     (r'{"code":"x # \udc00 { [ \" \\","language":"python", "id" : "b c"}', "b c"),
@@ -79,7 +107,11 @@ REFUSED = [
 
 def test_refused_row_keeps_its_id(tmp_path):
     jobs, rows = tmp_path / "jobs", tmp_path / "rows"
-    jobs.write_bytes("".join(line + "\n" for line, _ in [*REFUSED, ('{"id":"good","argv":["true"]}', "good")]).encode("utf-8", "surrogateescape"))
+    jobs.write_bytes(
+        "".join(
+            line + "\n" for line, _ in [*REFUSED, ('{"id":"good","argv":["true"]}', "good")]
+        ).encode("utf-8", "surrogateescape")
+    )
     for _ in range(2):      # and when the batch is resumed
         assert rollbox_cli("batch", "--no-progress", "--ordered", "-o", str(rows), str(jobs)).returncode == 1
         results = {json.dumps(row["id"]): row["outcome"] for row in map(json.loads, rows.read_text().splitlines())}
@@ -88,7 +120,11 @@ def test_refused_row_keeps_its_id(tmp_path):
 
 
 def test_id_of_a_refused_row_is_used_up():
-    done = rollbox_cli("batch", "-", stdin='{"id":"a","code":"\\ud83d","language":"python"}\n{"id":"a","argv":["true"]}\n')
+    done = rollbox_cli(
+        "batch",
+        "-",
+        stdin='{"id":"a","code":"\\ud83d","language":"python"}\n{"id":"a","argv":["true"]}\n',
+    )
     assert done.returncode == 125 and "was used on line 1" in done.stderr
 
 
@@ -101,7 +137,8 @@ def test_nul_in_code_is_named():
         asyncio.run(AsyncSandbox().run_code("\0"))
 
 
-# ---- runs in a session ---------------------------------------------------------------------------------------------------
+# ---- runs in a session
+# ---------------------------------------------------------------------------------------------------
 
 
 def test_runs_in_an_open_session_act_in_it():
@@ -124,7 +161,10 @@ def test_session_is_open_from_its_first_call_on():
     box = Sandbox()
     assert box.run("echo x >/tmp/x").ok and not box.run(["cat", "/tmp/x"]).ok
     box.write_file("/tmp/x", "y")
-    assert box.run(["cat", "/tmp/x"]).stdout == b"y" and box.run_code("print(open('/tmp/x').read())", text=True).stdout == "y\n"
+    assert (
+        box.run(["cat", "/tmp/x"]).stdout == b"y"
+        and box.run_code("print(open('/tmp/x').read())", text=True).stdout == "y\n"
+    )
     box.close()
     assert not box.run(["cat", "/tmp/x"]).ok
 
@@ -133,9 +173,13 @@ def test_runs_in_an_open_session_act_in_it_for_asyncio():
     async def main():
         async with AsyncSandbox() as box:
             await box.write_file("/tmp/data", "1")
-            assert (await box.run(["cat", "/tmp/data"])).stdout == b"1" and (await box.run("cat /tmp/data")).stdout == b"1"
+            assert (await box.run(["cat", "/tmp/data"])).stdout == b"1" and (
+                await box.run("cat /tmp/data")
+            ).stdout == b"1"
             assert (await box.run_code("print(open('/tmp/data').read())")).stdout == b"1\n"
-            assert (await box.run("sleep 1000", timeout=0.2)).outcome is Outcome.TIMEOUT and (await box.exists("/tmp/data"))
+            assert (await box.run("sleep 1000", timeout=0.2)).outcome is Outcome.TIMEOUT and (
+                await box.exists("/tmp/data")
+            )
         assert not (await box.run(["cat", "/tmp/data"])).ok
 
     asyncio.run(main())
@@ -149,7 +193,8 @@ def test_run_in_a_recorded_session_is_a_step_of_it(tmp_path):
     assert [kind for kind in kinds if kind] == ["write_file", "exec"] or "exec" in kinds, kinds
 
 
-# ---- the caller's environment --------------------------------------------------------------------------------------------
+# ---- the caller's environment
+# --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("isolation", ["namespace", "process"])
@@ -157,18 +202,51 @@ def test_host_paths_are_not_inherited_in_the_environment(isolation, tmp_path):
     places = ("HOME", "TMPDIR", "TMP", "TEMP", "XDG_RUNTIME_DIR", "XDG_CACHE_HOME", "XDG_CONFIG_HOME")
     environment = {**os.environ, **{name: "/root/nowhere" for name in places}, "KEPT": "yes"}
     script = 'mktemp >/dev/null && git config --global user.name x && cd && touch f && python3 -c "import tempfile; tempfile.mkstemp()" && echo $KEPT; env | grep nowhere'
-    done = subprocess.run([binaries() / "rollbox", "run", "--no-clean-env", "--isolation", isolation, "--", "sh", "-c", script], env=environment, capture_output=True, text=True, timeout=DEADLINE)
+    done = subprocess.run(
+        [
+            binaries() / "rollbox",
+            "run",
+            "--no-clean-env",
+            "--isolation",
+            isolation,
+            "--",
+            "sh",
+            "-c",
+            script,
+        ],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE,
+    )
     assert done.stdout == "yes\n", done
 
 
 def test_granted_home_is_kept(tmp_path):
     environment = {**os.environ, "HOME": str(tmp_path)}
     tmp_path.chmod(0o755)
-    done = subprocess.run([binaries() / "rollbox", "run", "--no-clean-env", "--writable", str(tmp_path), "--", "sh", "-c", "echo $HOME; cd"], env=environment, capture_output=True, text=True, timeout=DEADLINE)
+    done = subprocess.run(
+        [
+            binaries() / "rollbox",
+            "run",
+            "--no-clean-env",
+            "--writable",
+            str(tmp_path),
+            "--",
+            "sh",
+            "-c",
+            "echo $HOME; cd",
+        ],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE,
+    )
     assert done.stdout == f"{tmp_path}\n" and done.returncode == 0, done
 
 
-# ---- time-outs -----------------------------------------------------------------------------------------------------------
+# ---- time-outs
+# -----------------------------------------------------------------------------------------------------------
 
 
 def timeouts(record):
@@ -181,11 +259,24 @@ def test_runs_have_a_default_timeout(tmp_path):
     Sandbox(record=str(tmp_path / "run")).run(["true"])
     assert timeouts(tmp_path / "run") == [300000]
     with Sandbox(record=str(tmp_path / "session")) as box:
-        box.run(["true"]), box.run_code("1"), box.run(["true"], timeout=7), box.exec(["true"]), box.run(["true"], timeout="none")
+        (
+            box.run(["true"]),
+            box.run_code("1"),
+            box.run(["true"], timeout=7),
+            box.exec(["true"]),
+            box.run(["true"], timeout="none"),
+        )
     assert timeouts(tmp_path / "session") == [300000, 300000, 7000, None, None]
     run_many([["true"]], record=str(tmp_path / "{id}.python"))
     assert timeouts(tmp_path / "0.python") == [300000]
-    rollbox_cli("batch", "--no-progress", "--record", str(tmp_path / "{id}.cli"), "-", stdin='{"id": "a", "argv": ["true"]}\n{"id": "b", "argv": ["true"], "timeout_s": "none"}\n')
+    rollbox_cli(
+        "batch",
+        "--no-progress",
+        "--record",
+        str(tmp_path / "{id}.cli"),
+        "-",
+        stdin='{"id": "a", "argv": ["true"]}\n{"id": "b", "argv": ["true"], "timeout_s": "none"}\n',
+    )
     assert timeouts(tmp_path / "a.cli") == [300000] and timeouts(tmp_path / "b.cli") == [None]
     for words, expected in (((), 300000), (("--timeout", "7"), 7000), (("--timeout", "none"), None)):
         out = tmp_path / f"record{expected}"
@@ -213,4 +304,7 @@ def test_call_timeout_overrides_policy_and_default():
     assert Sandbox({"timeout": 0.3}).run("while :; do :; done").outcome is Outcome.TIMEOUT
     assert Sandbox({"timeout": "none"}).run("while :; do :; done", timeout=0.3).outcome is Outcome.TIMEOUT
     with Sandbox({"timeout": 0.3}) as box:
-        assert box.run("while :; do :; done").outcome is Outcome.TIMEOUT and box.exec("while :; do :; done").outcome is Outcome.TIMEOUT
+        assert (
+            box.run("while :; do :; done").outcome is Outcome.TIMEOUT
+            and box.exec("while :; do :; done").outcome is Outcome.TIMEOUT
+        )

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The seeds of forks: a child's follows from its parent's and from the number of earlier children, on any machine, for any caller and engine; or it is the same, on request.
+"""The seeds of forks: a child's follows from its parent's and from the number of earlier children,
+on any machine, for any caller and engine; or it is the same, on request.
 
 The model: one program in each sandbox prints random values from every source.
 """
@@ -14,11 +15,21 @@ from rollbox import AsyncSandbox, CommandNotFound, Policy, Sandbox
 from harness import NO_FILES, binaries, caller  # noqa: F401
 from trajectory_files import read, shared_engine
 
-DRAW = ["python3", "-c", "import os, random, uuid; print(os.urandom(4).hex(), random.randrange(10**6), open('/dev/urandom', 'rb').read(4).hex(), open('/dev/random', 'rb').read(70000)[-2:].hex(), open('/proc/sys/kernel/random/uuid').read()[:8], hash('x') % 1000)"]
+DRAW = [
+    "python3",
+    "-c",
+    "import os, random, uuid; print(os.urandom(4).hex(), random.randrange(10**6), open('/dev/urandom', 'rb').read(4).hex(), open('/dev/random', 'rb').read(70000)[-2:].hex(), open('/proc/sys/kernel/random/uuid').read()[:8], hash('x') % 1000)",
+]
 POLICY = Policy(random_seed=7)
-# Of seed 7, its first and second child, and the first one's first. A change of them changes the results of users' experiments.
+# Of seed 7, its first and second child, and the first one's first. A change of them changes the
+# results of users' experiments.
 SEEDS = [7, 7047731020437584910, 9190010582942298968, 2949222839903684161]
-DRAWN = ["714c4cec 146890 6312c5b2 5b48 7c77c3af 11", "3c68f45d 781194 2eb18e6c 94c8 673f89b1 576", "db69a66f 110199 2ee14f42 dff8 8cad5da8 954", "167664c0 545988 58fa2f3d a0be 0d602a48 228"]
+DRAWN = [
+    "714c4cec 146890 6312c5b2 5b48 7c77c3af 11",
+    "3c68f45d 781194 2eb18e6c 94c8 673f89b1 576",
+    "db69a66f 110199 2ee14f42 dff8 8cad5da8 954",
+    "167664c0 545988 58fa2f3d a0be 0d602a48 228",
+]
 
 
 def draw(box):
@@ -30,7 +41,8 @@ def seed_of(box):
 
 
 def test_seeded_clone_is_the_same_everywhere(caller):
-    """By another caller, another engine, the command line; after other commands, from a snapshot, in any order, beside others."""
+    """By another caller, another engine, the command line; after other commands, from a snapshot,
+    in any order, beside others."""
     with shared_engine(caller) as call:
         box = call("create", "--seed", "7")
         call("exec", box, "--", "sh", "-c", "echo base > f")
@@ -87,7 +99,10 @@ def test_thousand_clones_have_a_thousand_seeds():
         kids = [kid for _ in range(10) for kid in box.fork(100)]
         seeds = [seed_of(kid) for kid in kids]
         assert len(set(seeds)) == 1000 and seeds[:2] == SEEDS[1:3] and all(0 <= seed < 1 << 63 for seed in seeds)
-        assert kids[999].exec(["head", "-c", "4", "/dev/urandom"]).stdout != kids[0].exec(["head", "-c", "4", "/dev/urandom"]).stdout
+        assert (
+            kids[999].exec(["head", "-c", "4", "/dev/urandom"]).stdout
+            != kids[0].exec(["head", "-c", "4", "/dev/urandom"]).stdout
+        )
 
 
 def test_asynchronous_forks_too():
@@ -117,16 +132,39 @@ def test_seeds_are_recorded_and_children_replayed_with_theirs(tmp_path):
             draw(kid)
             kid.close()
     header, steps, _ = read(tmp_path / "a.jsonl")
-    assert [(step.chance.seed, step.chance.stream) for step in steps if step.chance] == [(7, 0), (7, 1), (7, None), (7, 3), (7, 0)]
-    assert header.random_seed == 7 and [step.action.fields.get("seed") for step in steps] == [None, "derived", "derived", "same", None, None, None, None, None]
+    assert [(step.chance.seed, step.chance.stream) for step in steps if step.chance] == [
+        (7, 0),
+        (7, 1),
+        (7, None),
+        (7, 3),
+        (7, 0),
+    ]
+    assert header.random_seed == 7 and [step.action.fields.get("seed") for step in steps] == [
+        None,
+        "derived",
+        "derived",
+        "same",
+        None,
+        None,
+        None,
+        None,
+        None,
+    ]
     seen = set()
     for index, name in enumerate(names):
         path = tmp_path / f"a.{name}.jsonl"
         kid, [step], trajectory = read(path)
-        assert trajectory.complete and kid.parent.index == index % 2 and kid.random_seed == steps[2 + index // 2].children[index % 2].random_seed
+        assert (
+            trajectory.complete
+            and kid.parent.index == index % 2
+            and kid.random_seed == steps[2 + index // 2].children[index % 2].random_seed
+        )
         assert step.chance.seed == kid.random_seed and step.chance.stream == 0
         assert (kid.random_seed == 7) == (name == names[2])
         seen.add(step.digest)
-        done = subprocess.run([binaries() / "rollbox", "verify", "--parent", tmp_path / "a.jsonl", path], capture_output=True)
+        done = subprocess.run(
+            [binaries() / "rollbox", "verify", "--parent", tmp_path / "a.jsonl", path],
+            capture_output=True,
+        )
         assert done.stdout == b"equal: 1 step" + NO_FILES, done
     assert len(seen) == 3

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Grading: what an agent leaves behind to be graded better than it is, and that it comes to nothing.
 
-The task is a module with a bug; the verifier is a plain Python test. An attack is what an agent that did not mend the bug does instead: each must be
+The task is a module with a bug; the verifier is a plain Python test. An attack is what an agent
+that did not mend the bug does instead: each must be
 graded as failed, by both ways of grading where it is in the reach of both, and the honest solution must pass.
 """
 
@@ -88,7 +89,13 @@ def test_attack(box, attack):
 
 def test_attack_beside_an_honest_solution_does_not_hurt_it(box):
     """Planted files are replaced, so they cannot make grading fail either."""
-    for attack in ("tests is a link outside", "tests is a file", "test is a read-only directory", "runner package", "tests may not be entered"):
+    for attack in (
+        "tests is a link outside",
+        "tests is a file",
+        "test is a read-only directory",
+        "runner package",
+        "tests may not be entered",
+    ):
         box.reset("task")
         box.exec(FIX + "; " + ATTACKS[attack], check=True)
         for result in verdicts(box):
@@ -96,20 +103,33 @@ def test_attack_beside_an_honest_solution_does_not_hurt_it(box):
 
 
 def test_planted_files_are_named(box):
-    box.exec(FIX + "; cd /tmp/repo; echo x >conftest.py; echo '[pytest]' >>setup.cfg; echo cheat >tests/test_calc.py; mkdir tests/runner", check=True)
+    box.exec(
+        FIX
+        + "; cd /tmp/repo; echo x >conftest.py; echo '[pytest]' >>setup.cfg; echo cheat >tests/test_calc.py; mkdir tests/runner",
+        check=True,
+    )
     result = box.grade(HIDDEN, COMMAND)
     assert result.ok
-    assert result.reset == ("/tmp/repo/conftest.py", "/tmp/repo/setup.cfg", "/tmp/repo/tests/runner", "/tmp/repo/tests/test_calc.py")
+    assert result.reset == (
+        "/tmp/repo/conftest.py",
+        "/tmp/repo/setup.cfg",
+        "/tmp/repo/tests/runner",
+        "/tmp/repo/tests/test_calc.py",
+    )
 
 
 def test_verifier_control_files_are_reset(box):
     script = "cd /tmp/repo; cat setup.cfg; ls -A . .git/hooks 2>/dev/null; true"
     honest = box.grade({}, script, text=True).stdout
-    box.exec("""cd /tmp/repo; echo evil >>setup.cfg; echo evil >conftest.py; echo evil >pytest.ini; echo evil >tox.ini; mkdir -p .git/hooks pkg
-        echo evil >.git/hooks/pre-commit; echo evil >.git/config; echo evil >pkg/conftest.py; rm -r pkg/../.git/none 2>/dev/null; true""", check=True)
+    box.exec(
+        """cd /tmp/repo; echo evil >>setup.cfg; echo evil >conftest.py; echo evil >pytest.ini; echo evil >tox.ini; mkdir -p .git/hooks pkg
+        echo evil >.git/hooks/pre-commit; echo evil >.git/config; echo evil >pkg/conftest.py; rm -r pkg/../.git/none 2>/dev/null; true""",
+        check=True,
+    )
     result = box.grade({}, script, text=True)
-    assert "evil" not in result.stdout and sorted(set(result.stdout.split()) - {"pkg", ".git", ".git/hooks:", ".:"}) == sorted(
-        set(honest.split()) - {".:"}), (result.stdout, honest)
+    assert "evil" not in result.stdout and sorted(
+        set(result.stdout.split()) - {"pkg", ".git", ".git/hooks:", ".:"}
+    ) == sorted(set(honest.split()) - {".:"}), (result.stdout, honest)
     kept = box.grade({}, script, text=True, distrust=[])
     assert "evil" in kept.stdout and kept.reset == ()
     box.exec("rm /tmp/repo/setup.cfg; mkdir /tmp/repo/setup.cfg", check=True)
@@ -120,18 +140,30 @@ def test_verifier_control_files_are_reset(box):
 @pytest.mark.parametrize("evil", ["echo 'gitdir: /tmp/evil' >.git", "ln -s /tmp/evil .git", "mkfifo .git", ":"])
 def test_invalid_git_directory_is_refused(evil):
     with Sandbox() as box:
-        box.exec("mkdir -p /tmp/repo/.git/hooks /tmp/evil; echo base >/tmp/repo/.git/config; echo evil >/tmp/evil/config", check=True)
+        box.exec(
+            "mkdir -p /tmp/repo/.git/hooks /tmp/evil; echo base >/tmp/repo/.git/config; echo evil >/tmp/evil/config",
+            check=True,
+        )
         box.snapshot()
         box.exec(f"cd /tmp/repo; rm -r .git; {evil}", check=True)
         result = box.grade({}, "test -d /tmp/repo/.git/hooks && ! test -L /tmp/repo/.git && cat /tmp/repo/.git/config")
         assert result.stdout == b"base\n", result
         box.reset()
         box.exec("mkdir -p /tmp/new/.git && echo mine >/tmp/new/.git/HEAD", check=True)
-        assert box.grade({}, "cat /tmp/new/.git/HEAD").stdout == b"mine\n", "a repository of one's own is nobody's business"
+        assert box.grade({}, "cat /tmp/new/.git/HEAD").stdout == b"mine\n", (
+            "a repository of one's own is nobody's business"
+        )
 
 
 def test_names_that_are_no_text(box):
-    box.exec(["python3", "-c", r"import os; os.makedirs(b'/tmp/repo/\xff\n'); open(b'/tmp/repo/\xff\n/conftest.py', 'w').write('evil')"], check=True)
+    box.exec(
+        [
+            "python3",
+            "-c",
+            r"import os; os.makedirs(b'/tmp/repo/\xff\n'); open(b'/tmp/repo/\xff\n/conftest.py', 'w').write('evil')",
+        ],
+        check=True,
+    )
     assert [change.path for change in box.diff("task")] == ["/tmp/repo/\udcff\n", "/tmp/repo/\udcff\n/conftest.py"]
     result = box.grade({}, "find /tmp/repo -name conftest.py")
     assert result.stdout == b"" and result.reset == ("/tmp/repo/\udcff\n/conftest.py",)
@@ -143,7 +175,12 @@ def test_forged_reward_file_is_ignored(box):
     for outputs in (None, [*OUTPUTS, "/tmp/logs"]):
         result = box.grade(HIDDEN, "exit 1", outputs=outputs, collect=[path])
         assert result.files == {} and path in result.reset
-        result = box.grade(HIDDEN, f"mkdir -p /tmp/logs; echo 0.0 >{path}", outputs=outputs, collect=[path, "/tmp/none"])
+        result = box.grade(
+            HIDDEN,
+            f"mkdir -p /tmp/logs; echo 0.0 >{path}",
+            outputs=outputs,
+            collect=[path, "/tmp/none"],
+        )
         assert result.files == {path: b"0.0\n"}
     box.exec(f"rm -r /tmp/logs; ln -s /tmp/repo /tmp/logs; ln -s /etc/passwd {path}", check=True)
     assert box.grade({}, "true", collect=[path]).files == {}
@@ -171,15 +208,28 @@ def test_grading_leaves_nothing(box):
 
 def test_verifier_has_its_own_environment(box):
     box.exec("mkdir -p ~/.cache; echo x >~/.gitconfig; git config --global core.hooksPath /tmp/evil 2>/dev/null; true")
-    seen = dict(line.split("=", 1) for line in box.grade({}, "env", text=True, env={"MINE": "1"}).stdout.splitlines() if "=" in line)
+    seen = dict(
+        line.split("=", 1)
+        for line in box.grade({}, "env", text=True, env={"MINE": "1"}).stdout.splitlines()
+        if "=" in line
+    )
     assert seen["MINE"] == "1" and seen["PYTHONNOUSERSITE"] == "1" and seen["GIT_CONFIG_GLOBAL"] == "/dev/null"
     assert seen["HOME"] != box.exec("echo $HOME", text=True).stdout.strip()
     assert box.grade({}, "ls -A ~").stdout == b""
 
 
 def test_outputs_alone_are_taken(box):
-    box.exec("cd /tmp/repo; mkdir -p out/deep; echo a >out/deep/a; ln -s /etc/passwd out/link; echo b >other; rm tests/test_calc.py", check=True)
-    result = box.grade({}, "cd /tmp/repo; find out other tests | sort; readlink out/link", outputs=["out", "/tmp/repo/missing"], cwd="/tmp/repo", text=True)
+    box.exec(
+        "cd /tmp/repo; mkdir -p out/deep; echo a >out/deep/a; ln -s /etc/passwd out/link; echo b >other; rm tests/test_calc.py",
+        check=True,
+    )
+    result = box.grade(
+        {},
+        "cd /tmp/repo; find out other tests | sort; readlink out/link",
+        outputs=["out", "/tmp/repo/missing"],
+        cwd="/tmp/repo",
+        text=True,
+    )
     assert result.stdout == "out\nout/deep\nout/deep/a\ntests\ntests/test_calc.py\n"
     assert set(result.dropped) == {"/tmp/repo/out/link"} and result.reset == ()
 
@@ -222,10 +272,19 @@ def test_granted_directories(tmp_path):
     (repo / "calc.py").write_text(REPO["/tmp/repo/calc.py"])
     (repo / "conftest.py").write_text("legitimate")
     with Sandbox(Policy(fs_writable=[repo], cwd=repo)) as box:
-        box.exec("echo evil >conftest.py; sed -i 's/a - b/a + b/' calc.py; mkdir tests; echo evil >tests/t.py", check=True)
+        box.exec(
+            "echo evil >conftest.py; sed -i 's/a - b/a + b/' calc.py; mkdir tests; echo evil >tests/t.py",
+            check=True,
+        )
         for outputs in (None, ["calc.py"]):
-            result = box.grade({"tests/t.py": "from calc import add; print(add(2, 3)); print(open('conftest.py').read())"},
-                               "PYTHONPATH=. python3 tests/t.py", outputs=outputs, text=True)
+            result = box.grade(
+                {
+                    "tests/t.py": "from calc import add; print(add(2, 3)); print(open('conftest.py').read())"
+                },
+                "PYTHONPATH=. python3 tests/t.py",
+                outputs=outputs,
+                text=True,
+            )
             assert result.stdout == "5\nlegitimate\n", result
     assert sorted(one.name for one in repo.iterdir()) == ["calc.py", "conftest.py"]
 
@@ -240,9 +299,23 @@ def test_limits_of_the_verdict(box):
         box.grade({}, "true", policy={"max_memory": "1G"})
 
 
-@pytest.mark.parametrize("bad", [
-    {"files": {"../x": ""}}, {"files": {"/": ""}}, {"files": {"a\0": ""}}, {"files": {"": ""}}, {"files": ["x"]}, {"files": {"a": 3}},
-    {"outputs": "/tmp"}, {"outputs": ["/"]}, {"outputs": ["/tmp/../etc"]}, {"collect": "/tmp/x"}, {"distrust": "x"}, {"base": 3}])
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"files": {"../x": ""}},
+        {"files": {"/": ""}},
+        {"files": {"a\0": ""}},
+        {"files": {"": ""}},
+        {"files": ["x"]},
+        {"files": {"a": 3}},
+        {"outputs": "/tmp"},
+        {"outputs": ["/"]},
+        {"outputs": ["/tmp/../etc"]},
+        {"collect": "/tmp/x"},
+        {"distrust": "x"},
+        {"base": 3},
+    ],
+)
 def test_bad_arguments(box, bad):
     with pytest.raises((InvalidArgument, TypeError, AttributeError)):
         box.grade(**{"files": {}, "command": "true", **bad})

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Grading by named outputs: what the graded leaves is a plain file in a fresh root, or a Grade that has failed with a reason, never an exception."""
+"""Grading by named outputs: what the graded leaves is a plain file in a fresh root, or a Grade that
+has failed with a reason, never an exception."""
 
 import asyncio
 
@@ -40,9 +41,13 @@ def test_special_file_as_output_fails_with_a_reason(box, attack):
 
 
 INSIDE = {
-    "a link": f"ln -s /tmp/t/expected.txt {OUT}", "a FIFO": f"mkfifo {OUT}", "names that are no text": "touch \"$(printf '/tmp/w/\\377')\"",
-    "a deep tree": "cd /tmp/w; for i in $(seq 200); do mkdir d; cd d; done", "sparse and enormous": "truncate -s 7E /tmp/w/big",
-    "a closed tree": "mkdir -p /tmp/w/a/b; chmod 000 /tmp/w/a", "set-id": "cp /bin/true /tmp/w/t; chmod 6755 /tmp/w/t",
+    "a link": f"ln -s /tmp/t/expected.txt {OUT}",
+    "a FIFO": f"mkfifo {OUT}",
+    "names that are no text": "touch \"$(printf '/tmp/w/\\377')\"",
+    "a deep tree": "cd /tmp/w; for i in $(seq 200); do mkdir d; cd d; done",
+    "sparse and enormous": "truncate -s 7E /tmp/w/big",
+    "a closed tree": "mkdir -p /tmp/w/a/b; chmod 000 /tmp/w/a",
+    "set-id": "cp /bin/true /tmp/w/t; chmod 6755 /tmp/w/t",
 }
 
 
@@ -72,22 +77,53 @@ def test_reward_from_a_leftover_process_is_not_collected(box):
     assert not grade.ok and grade.files == {} and "running" in grade.reason
 
 
-@pytest.mark.parametrize("planted", ["tests/__init__.py", "__init__.py", "sitecustomize/__init__.py", "SiteCustomize.PYC", "GNUmakefile", "package.json", "setup.py",
-                                     "pytest.py", "json.py", "tests/unittest.py", "tests/test_evil.py", ".git/config", "bare/config", "x/__pycache__/a.pyc"])
+@pytest.mark.parametrize(
+    "planted",
+    [
+        "tests/__init__.py",
+        "__init__.py",
+        "sitecustomize/__init__.py",
+        "SiteCustomize.PYC",
+        "GNUmakefile",
+        "package.json",
+        "setup.py",
+        "pytest.py",
+        "json.py",
+        "tests/unittest.py",
+        "tests/test_evil.py",
+        ".git/config",
+        "bare/config",
+        "x/__pycache__/a.pyc",
+    ],
+)
 def test_verifier_control_files_are_not_taken_from_a_directory(box, planted):
-    box.exec(f"mkdir -p /tmp/w/bare/objects /tmp/w/bare/refs; touch /tmp/w/bare/HEAD; mkdir -p $(dirname /tmp/w/{planted}); echo evil >/tmp/w/{planted}", check=True)
+    box.exec(
+        f"mkdir -p /tmp/w/bare/objects /tmp/w/bare/refs; touch /tmp/w/bare/HEAD; mkdir -p $(dirname /tmp/w/{planted}); echo evil >/tmp/w/{planted}",
+        check=True,
+    )
     for outputs in (["/tmp/w"], None):
-        grade = box.grade({"/tmp/w/tests/hidden.py": ""}, f"test -e /tmp/w/bare/HEAD && ! test -e /tmp/w/{planted}", outputs=outputs)
+        grade = box.grade(
+            {"/tmp/w/tests/hidden.py": ""},
+            f"test -e /tmp/w/bare/HEAD && ! test -e /tmp/w/{planted}",
+            outputs=outputs,
+        )
         assert grade.ok, grade
         assert any(f"/tmp/w/{planted}".startswith(path) for path in (*grade.reset, *grade.dropped))
     if "tests" not in planted:
-        assert box.grade({}, f"test -e /tmp/w/{planted}", outputs=[f"/tmp/w/{planted}"]).ok, "a file that is named is taken"
+        assert box.grade({}, f"test -e /tmp/w/{planted}", outputs=[f"/tmp/w/{planted}"]).ok, (
+            "a file that is named is taken"
+        )
     assert "conftest.py" in VERIFIER_CONTROL_FILES
 
 
 def test_verifier_has_a_root_of_its_own(box):
     box.exec(f"echo 4242 >{OUT}; echo x >/tmp/w/other", check=True)
-    assert box.grade(HIDDEN, COMMAND + " && test $(ls /tmp/w | wc -l) = 1", outputs=[OUT], verifier=Policy(max_memory="256M")).ok
+    assert box.grade(
+        HIDDEN,
+        COMMAND + " && test $(ls /tmp/w | wc -l) = 1",
+        outputs=[OUT],
+        verifier=Policy(max_memory="256M"),
+    ).ok
     for bad in ({"outputs": None}, {"outputs": [OUT], "base": "task"}, {"outputs": [OUT], "unsafe_in_place": True}):
         with pytest.raises(InvalidArgument):
             box.grade(HIDDEN, COMMAND, verifier=Policy(), **bad)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gradings that end early: a full sandbox or a loop is the fault of the graded code, and a failed Grade; a lost engine is an exception."""
+"""Gradings that end early: a full sandbox or a loop is the fault of the graded code, and a failed
+Grade; a lost engine is an exception."""
 
 import asyncio
 import os
@@ -22,7 +23,12 @@ def test_session_with_a_full_disk_is_graded(store, keys):  # noqa: F811
     with Engine() as engine, Sandbox(Policy(max_disk="24M", **keys), engine=engine) as box:
         box.snapshot("task")
         box.exec(FILL)
-        assert box.grade({"/tmp/t/expected": "42\n"}, "cmp /tmp/w/out.txt /tmp/t/expected", outputs=[OUT], timeout=60).ok
+        assert box.grade(
+            {"/tmp/t/expected": "42\n"},
+            "cmp /tmp/w/out.txt /tmp/t/expected",
+            outputs=[OUT],
+            timeout=60,
+        ).ok
         for options in ({"outputs": ["/tmp/w"]}, {"outputs": None}, {"unsafe_in_place": True}):
             grade = box.grade({"/tmp/t/verifier": "x" * (4 << 20)}, "false", timeout=60, **options)
             assert not grade.ok, grade
@@ -31,8 +37,15 @@ def test_session_with_a_full_disk_is_graded(store, keys):  # noqa: F811
 def test_session_without_free_memory_is_graded():
     with Sandbox(Policy(max_memory="64M", max_disk="32M")) as box:
         box.snapshot("task")
-        box.exec("mkdir /tmp/w; echo 42 >/tmp/w/out.txt; head -c 30M /dev/zero >/tmp/w/big; python3 -c 'x = bytearray(1 << 30)'")
-        assert box.grade({"/tmp/t/expected": "42\n"}, "cmp /tmp/w/out.txt /tmp/t/expected", outputs=[OUT], timeout=60).ok
+        box.exec(
+            "mkdir /tmp/w; echo 42 >/tmp/w/out.txt; head -c 30M /dev/zero >/tmp/w/big; python3 -c 'x = bytearray(1 << 30)'"
+        )
+        assert box.grade(
+            {"/tmp/t/expected": "42\n"},
+            "cmp /tmp/w/out.txt /tmp/t/expected",
+            outputs=[OUT],
+            timeout=60,
+        ).ok
         assert not box.grade({}, "python3 -c 'x = bytearray(1 << 30)'", outputs=[OUT], timeout=60).ok
 
 
@@ -53,7 +66,8 @@ def test_grade_without_any_timeout_uses_the_runs(monkeypatch):
 
 @pytest.fixture
 def doomed(tmp_path):
-    """A shared engine's socket; what opens the FIFO for reading says that the verifier runs, upon which the engine is killed."""
+    """A shared engine's socket; what opens the FIFO for reading says that the verifier runs, upon
+    which the engine is killed."""
     from stores import Shared
     with Shared(str(tmp_path / "socket")) as shared:
         yield shared, Policy(fs_shared=[str(tmp_path / "word")])

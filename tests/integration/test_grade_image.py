@@ -20,12 +20,23 @@ PLANTED = "#!/bin/sh\ntouch /verify/ran\nexec /bin/busybox true\n"
 @pytest.fixture
 def box(engine, store, tmp_path):  # noqa: F811
     with open(busybox(), "rb") as program:
-        whole = layer(entry("bin"), entry("bin/busybox", program.read(), mode=0o755), *(entry(f"bin/{name}", b"", link="busybox") for name in APPLETS),
-                      entry("tmp", mode=0o1777), entry("task"), entry("verify"))
+        whole = layer(
+            entry("bin"),
+            entry("bin/busybox", program.read(), mode=0o755),
+            *(entry(f"bin/{name}", b"", link="busybox") for name in APPLETS),
+            entry("tmp", mode=0o1777),
+            entry("task"),
+            entry("verify"),
+        )
     config = configuration([whole])
     config["config"].update(User="root", WorkingDir="/task", Entrypoint=[])
     archive = write_oci(tmp_path / "image.tar", oci_blobs([whole], config=config))
-    subprocess.run([BUILD / "rollbox", "image", "import", "--name", "graded", archive], check=True, env={**os.environ, "ROLLBOX_STORE": str(store)}, capture_output=True)
+    subprocess.run(
+        [BUILD / "rollbox", "image", "import", "--name", "graded", archive],
+        check=True,
+        env={**os.environ, "ROLLBOX_STORE": str(store)},
+        capture_output=True,
+    )
     with Sandbox(Policy(image="graded", max_disk="64M", user="root"), engine=engine) as box:
         box.snapshot("task")
         yield box
@@ -47,7 +58,12 @@ def test_replaced_image_program_does_not_run_in_the_verifier(box, program, locke
         box.exec(["/bin/busybox", "rm", f"/bin/{program}"], check=True)
     box.write_file(f"/bin/{program}", PLANTED, mode=0o755)
     for outputs in (["/task/out"], None):
-        result = box.grade({"/verify/expected": "42\n"}, "cmp /task/out /verify/expected", outputs=outputs, collect=["/verify/ran"])
+        result = box.grade(
+            {"/verify/expected": "42\n"},
+            "cmp /task/out /verify/expected",
+            outputs=outputs,
+            collect=["/verify/ran"],
+        )
         assert not result.ok and result.exit_code == 1 and result.files == {}, result
         assert box.grade({}, "! test -e /verify/ran", outputs=outputs).ok
 

@@ -14,7 +14,8 @@ sys.stderr.buffer.write(said)
 sys.exit(0 if said == b"42\\n" else 1)
 """
 
-# Each call on the parent, which is the verifier, and what came of it. kcmp and pidfd_getfd are refused by the policy, too.
+# Each call on the parent, which is the verifier, and what came of it. kcmp and pidfd_getfd are
+# refused by the policy, too.
 EACH_CALL = """
 import ctypes, errno, os
 libc, parent = ctypes.CDLL(None, use_errno=True), os.getppid()
@@ -57,7 +58,12 @@ if os.fork() == 0:
 os.wait()
 """
 
-WAYS = {"named": {"outputs": [ANSWER]}, "changed": {}, "own root": {"outputs": [ANSWER], "verifier": Policy()}, "in place": {"unsafe_in_place": True}}
+WAYS = {
+    "named": {"outputs": [ANSWER]},
+    "changed": {},
+    "own root": {"outputs": [ANSWER], "verifier": Policy()},
+    "in place": {"unsafe_in_place": True},
+}
 
 
 @pytest.fixture
@@ -68,7 +74,13 @@ def grade():
 
         def grade(answer, **options):
             box.write_file(ANSWER, answer)
-            return box.grade({"/tmp/t/verify.py": VERIFIER}, ["python3", "-I", "/tmp/t/verify.py"], timeout=60, **options)
+            return box.grade(
+                {"/tmp/t/verify.py": VERIFIER},
+                ["python3", "-I", "/tmp/t/verify.py"],
+                timeout=60,
+                **options,
+            )
+
         yield grade
 
 

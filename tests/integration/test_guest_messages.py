@@ -11,11 +11,14 @@ pytestmark = pytest.mark.masked
 
 
 def test_cgroup_paths_are_hidden(caller):
-    """The paths of the host's cgroups (a session's, a container's, the engine's with its process id) could be read from /proc/self/cgroup."""
+    """The paths of the host's cgroups (a session's, a container's, the engine's with its process
+    id) could be read from /proc/self/cgroup."""
     if not os.path.exists("/proc/self/ns/cgroup"):
         skip("needs cgroup namespaces")
     result = caller.run("--", "cat", "/proc/self/cgroup")
-    assert result.exit_code == 0 and {line.split(":", 2)[2] for line in result.stdout.splitlines()} <= {"/"}, result.told
+    assert result.exit_code == 0 and {
+        line.split(":", 2)[2] for line in result.stdout.splitlines()
+    } <= {"/"}, result.told
 
 
 NOTE = (

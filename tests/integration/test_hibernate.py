@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sandboxes that sleep.
 
-The model: a guest that keeps its state in memory (test_live.Asked), and files of every kind, go to the store and come back; what is left meanwhile is
-an engine and nothing below it. With any process killed or any file cut off or changed on the way, the session either runs as before or is hibernated, complete.
+The model: a guest that keeps its state in memory (test_live.Asked), and files of every kind, go to
+the store and come back; what is left meanwhile is
+an engine and nothing below it. With any process killed or any file cut off or changed on the way,
+the session either runs as before or is hibernated, complete.
 make check runs this file as root and as an ordinary user.
 """
 
@@ -24,7 +26,21 @@ import pytest
 
 from conftest import BUILD
 from harness import binaries, caller, children, comm, descendants, until  # noqa: F401
-from rollbox import AsyncSandbox, Cancelled, Conflict, Damaged, Engine, EngineBusy, EngineLost, FeatureMissing, InvalidArgument, NotFound, Policy, RollboxError, Sandbox
+from rollbox import (
+    AsyncSandbox,
+    Cancelled,
+    Conflict,
+    Damaged,
+    Engine,
+    EngineBusy,
+    EngineLost,
+    FeatureMissing,
+    InvalidArgument,
+    NotFound,
+    Policy,
+    RollboxError,
+    Sandbox,
+)
 from stores import FAULTS, asleep, box, engine, failing, in_box, in_store, Shared, store, store_tells  # noqa: F401
 from interpreters import by_name
 from asked import Asked, sh
@@ -59,7 +75,8 @@ def test_processes_and_files_survive_hibernation(box, engine, store):
 
 
 def test_commands_past_max_processes_and_daemons_wake(engine):
-    """Guests fork up to max_processes; commands come on top, and the dead leaders of sessions and groups, which a restore creates again, are not counted."""
+    """Guests fork up to max_processes; commands come on top, and the dead leaders of sessions and
+    groups, which a restore creates again, are not counted."""
     with Sandbox(Policy(max_processes=8), engine=engine) as box:
         for _ in range(12):
             box.spawn(["sleep", "1000"])
@@ -114,15 +131,25 @@ def test_deadlines_pass_during_hibernation(box):
     until(lambda: time.time() >= due)
     asked = asked.of(box)
     assert asked("struct.unpack('Q', os.read(until, 8))") == "(1,)"
-    assert asked("was, [flags(fd) for fd in (later, left)] == was") == "([['settime flags: 03\\n'], ['settime flags: 00\\n']], True)"
+    assert (
+        asked("was, [flags(fd) for fd in (later, left)] == was")
+        == "([['settime flags: 03\\n'], ['settime flags: 00\\n']], True)"
+    )
 
 
 def test_any_call_wakes(box):
     asked = Asked.begin(box, "x = 5")
     first = box.snapshot("first")
     calls = [
-        lambda: box.exec(["true"]), lambda: box.write_file("/tmp/f", b"x"), lambda: box.read_file("/tmp/f"), lambda: box.snapshot(), lambda: box.fork(1)[0].close(), lambda: box.diff(),
-        lambda: box.kill_all(), lambda: box.reset(first), lambda: box.drop(first),
+        lambda: box.exec(["true"]),
+        lambda: box.write_file("/tmp/f", b"x"),
+        lambda: box.read_file("/tmp/f"),
+        lambda: box.snapshot(),
+        lambda: box.fork(1)[0].close(),
+        lambda: box.diff(),
+        lambda: box.kill_all(),
+        lambda: box.reset(first),
+        lambda: box.drop(first),
     ]
     for call in calls:
         box.hibernate()
@@ -135,7 +162,11 @@ def test_any_call_wakes(box):
     assert "s0" in str(box.tree()) and box.inspect()["state"] == "asleep"
     (sleeper,) = [node for node in box.tree() if node.sandboxes]
     told = box.inspect()["asleep"]
-    assert sleeper.kind == "asleep" and (sleeper.processes, sleeper.memory_bytes) == (told["processes"], told["memory_bytes"]) and 0 < sleeper.disk_bytes <= told["bytes"]
+    assert (
+        sleeper.kind == "asleep"
+        and (sleeper.processes, sleeper.memory_bytes) == (told["processes"], told["memory_bytes"])
+        and 0 < sleeper.disk_bytes <= told["bytes"]
+    )
     box.wake()
     box.wake()
     assert asked.id
@@ -195,7 +226,13 @@ def test_closed_session_stays_closed_after_hibernation(engine, store, tmp_path):
         assert sh(box, f"cd {tmp_path}/p && rm sub/new && echo more > sub/more").exit_code == 0
         before = [str(row) for row in box.diff()]
         box.hibernate()
-        assert sh(box, f"cd {tmp_path}/p && find . | sort").stdout.split() == [".", "./other", "./other/kept", "./sub", "./sub/more"]
+        assert sh(box, f"cd {tmp_path}/p && find . | sort").stdout.split() == [
+            ".",
+            "./other",
+            "./other/kept",
+            "./sub",
+            "./sub/more",
+        ]
         assert [str(row) for row in box.diff()] == before and len(before) > 4
 
 
@@ -370,14 +407,22 @@ def test_launcher_killed_while_making_layers_is_replaced(engine, store):
 
 def test_no_hibernation_during_a_file_transfer(store, tmp_path):
     """The client of the transfer is stopped in the middle: the idle session is not hibernated."""
-    with Shared(str(tmp_path / "socket")) as shared, Sandbox(engine=shared.engine, name="read", hibernate_after=0.05) as box, Sandbox(engine=shared.engine, hibernate_after=0.05) as other:
+    with (
+        Shared(str(tmp_path / "socket")) as shared,
+        Sandbox(engine=shared.engine, name="read", hibernate_after=0.05) as box,
+        Sandbox(engine=shared.engine, hibernate_after=0.05) as other,
+    ):
 
         def agents():
             return children(box.inspect()["pid"], "rollbox-files")
 
         def stopped_half_way():
             box.exec("head -c 64M /dev/urandom > /tmp/f")
-            reader = subprocess.Popen([BUILD / "rollbox", "cp", "read:/tmp/f", tmp_path / "f"], env={**os.environ, "ROLLBOX_SOCKET": shared.socket}, stdin=subprocess.DEVNULL)
+            reader = subprocess.Popen(
+                [BUILD / "rollbox", "cp", "read:/tmp/f", tmp_path / "f"],
+                env={**os.environ, "ROLLBOX_SOCKET": shared.socket},
+                stdin=subprocess.DEVNULL,
+            )
             until(lambda: agents() or reader.poll() is not None)
             reader.send_signal(signal.SIGSTOP)
             os.waitid(os.P_PID, reader.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
@@ -394,11 +439,16 @@ def test_no_hibernation_during_a_file_transfer(store, tmp_path):
             until(lambda: other.inspect()["state"] == "asleep")
         assert box.inspect()["state"] != "asleep" and agents()
         reader.send_signal(signal.SIGCONT)
-        assert reader.wait() == 0 and hashlib.sha256((tmp_path / "f").read_bytes()).hexdigest() == box.exec("sha256sum /tmp/f", text=True).stdout.split()[0]
+        assert (
+            reader.wait() == 0
+            and hashlib.sha256((tmp_path / "f").read_bytes()).hexdigest()
+            == box.exec("sha256sum /tmp/f", text=True).stdout.split()[0]
+        )
         until(lambda: box.inspect()["state"] == "asleep")
 
 
-# ---- an engine's end ----------------------------------------------------------------------------------------------------
+# ---- an engine's end
+# ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
@@ -430,7 +480,8 @@ def test_detached_hibernated_session_outlives_its_engine(store, tmp_path, how):
 
 @pytest.mark.parametrize("replaced", ["by another", "by one of the same number", "not"])
 def test_directory_replaced_during_hibernation_is_a_conflict(store, tmp_path, replaced):
-    """The files in the directory are older than the sandbox, which another engine wakes. It is still another directory than the one at the start."""
+    """The files in the directory are older than the sandbox, which another engine wakes. It is
+    still another directory than the one at the start."""
     socket, granted, other = str(tmp_path / "socket"), tmp_path / "granted", tmp_path / "other"
     for path in (other, granted):
         path.mkdir(mode=0o755)
@@ -474,7 +525,12 @@ def test_directory_replaced_during_hibernation_is_a_conflict(store, tmp_path, re
 def test_results_outlive_their_engine(store, tmp_path):
     """Results and output of commands that had ended are available without a wake, within the size limit."""
     socket = str(tmp_path / "socket")
-    commands = {"small": "echo out; echo err >&2; exit 7", "spooled": "head -c 100000 /dev/zero; exit 3", "large": "head -c 3000000 /dev/zero; exit 4", "killed": "kill -9 $$"}
+    commands = {
+        "small": "echo out; echo err >&2; exit 7",
+        "spooled": "head -c 100000 /dev/zero; exit 3",
+        "large": "head -c 3000000 /dev/zero; exit 4",
+        "killed": "kill -9 $$",
+    }
 
     def check(box, sleeps):
         results = {name: box.process(name).wait() for name in commands}
@@ -483,7 +539,9 @@ def test_results_outlive_their_engine(store, tmp_path):
         assert (results["spooled"].exit_code, len(results["spooled"].stdout)) == (3, 100000)
         assert results["large"].exit_code == 4 and results["killed"].signal == 9
         rows = {row["id"]: row for row in box.inspect()["execs"]}
-        assert {name: rows[name]["state"] for name in commands} == dict.fromkeys(commands, "ended") and rows["small"]["exit_code"] == 7
+        assert {name: rows[name]["state"] for name in commands} == dict.fromkeys(
+            commands, "ended"
+        ) and rows["small"]["exit_code"] == 7
         assert (box.inspect()["state"] == "asleep") == sleeps
         return results["large"]
 
@@ -520,7 +578,12 @@ def test_unwakeable_data_is_collected(store):
     assert store_tells("df")["asleep"] == 1 and store_tells("fsck")["asleep"] == 1
     size = sum(path.stat().st_size for path in in_store(store, "*"))
     assert store_tells("df")["asleep_bytes"] == size
-    assert b"1 hibernated sandboxes" in subprocess.run([BUILD / "rollbox", "store", "df"], capture_output=True, check=True).stdout
+    assert (
+        b"1 hibernated sandboxes"
+        in subprocess.run(
+            [BUILD / "rollbox", "store", "df"], capture_output=True, check=True
+        ).stdout
+    )
     os.kill(engine.status()["pid"], signal.SIGKILL)
     until(lambda: store_tells("gc")["removed_asleep"] == 1)
     assert asleep(store) == [] and store_tells("df")["asleep_bytes"] == 0 and list((store / "trash").iterdir()) == []
@@ -572,17 +635,34 @@ def version_two(content):
     return text + b"\n" + hashlib.sha256(text).hexdigest().encode() + b"\n"
 
 
-@pytest.mark.parametrize("change", [lambda content: content[:99] + bytes([content[99] ^ 1]) + content[100:], lambda content: content[:-70], version_two, lambda content: b""], ids=["flipped", "cut", "newer", "empty"])
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda content: content[:99] + bytes([content[99] ^ 1]) + content[100:],
+        lambda content: content[:-70],
+        version_two,
+        lambda content: b"",
+    ],
+    ids=["flipped", "cut", "newer", "empty"],
+)
 def test_gc_keeps_unreadable_hibernated_sessions(store, tmp_path, change):
-    """A bit flips in the record of a detached session, or a newer rollbox wrote it: that is no proof that the session is unwanted."""
+    """A bit flips in the record of a detached session, or a newer rollbox wrote it: that is no
+    proof that the session is unwanted."""
     socket = str(tmp_path / "socket")
     fall_asleep(socket)
     path = in_store(store, "record.json")[0]
     content = path.read_bytes()
     path.write_bytes(change(content))
     told = store_tells("gc")
-    assert told["removed_asleep"] == 0 and [(row["asleep"], row["file"]) for row in told["damaged"]] == [(path.parent.name, "record.json")]
-    assert b"cannot be read, and is kept" in subprocess.run([BUILD / "rollbox", "store", "gc"], capture_output=True, check=True).stdout
+    assert told["removed_asleep"] == 0 and [
+        (row["asleep"], row["file"]) for row in told["damaged"]
+    ] == [(path.parent.name, "record.json")]
+    assert (
+        b"cannot be read, and is kept"
+        in subprocess.run(
+            [BUILD / "rollbox", "store", "gc"], capture_output=True, check=True
+        ).stdout
+    )
     assert store_tells("fsck", 1)["damaged"][0]["asleep"] == path.parent.name
     with Shared(socket) as second, pytest.raises(NotFound, match="store fsck"):
         Sandbox.open("kept", engine=second.engine)
@@ -615,10 +695,15 @@ def test_gc_killed_while_it_collects_hibernated_data(store):
     assert store_tells("gc")["removed_asleep"] == 0 and list((store / "trash").iterdir()) == []
 
 
-# ---- what goes wrong ----------------------------------------------------------------------------------------------------
+# ---- what goes wrong
+# ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("fault", [row for row in FAULTS if row["command"] in ("hibernate", "wake")], ids=lambda row: row["name"])
+@pytest.mark.parametrize(
+    "fault",
+    [row for row in FAULTS if row["command"] in ("hibernate", "wake")],
+    ids=lambda row: row["name"],
+)
 def test_store_job_killed_during_hibernation(store, failing, fault):
     with Engine() as engine, Sandbox(engine=engine) as box:
         asked = Asked.begin(box, "x = 3")
@@ -636,7 +721,12 @@ def test_store_job_killed_during_hibernation(store, failing, fault):
             failing.unlink()
             box.hibernate()
             failing.write_text(f"export ROLLBOX_FAULT={fault['name']}\n")
-            for call in (box.wake, lambda: box.exec(["true"]), lambda: box.process(asked.id).wait(), lambda: box.snapshot()):
+            for call in (
+                box.wake,
+                lambda: box.exec(["true"]),
+                lambda: box.process(asked.id).wait(),
+                lambda: box.snapshot(),
+            ):
                 with pytest.raises(RollboxError):
                     call()
                 assert box.inspect()["state"] == "asleep" and len(asleep(store)) == 1
@@ -649,7 +739,12 @@ def test_session_with_an_invalid_policy_can_be_removed(store, tmp_path):
     socket, granted = str(tmp_path / "socket"), tmp_path / "granted"
     granted.mkdir()
     with Shared(socket) as first:
-        box = Sandbox({"fs_readable": ["/usr", "/lib", "/lib64", "/etc", "/bin", str(granted)]}, engine=first.engine, name="kept", detached=True)
+        box = Sandbox(
+            {"fs_readable": ["/usr", "/lib", "/lib64", "/etc", "/bin", str(granted)]},
+            engine=first.engine,
+            name="kept",
+            detached=True,
+        )
         box.write_file("/tmp/f", b"x")
         box.hibernate()
         first.end(signal.SIGTERM)
@@ -664,7 +759,8 @@ def test_session_with_an_invalid_policy_can_be_removed(store, tmp_path):
 
 @pytest.mark.parametrize("when", ["hibernate", "wake"])
 def test_killed_engine_is_survived_on_the_way(store, failing, tmp_path, when):
-    """The engine is killed when rollbox-store starts: written data is complete at its end, and data to be read is still there."""
+    """The engine is killed when rollbox-store starts: written data is complete at its end, and data
+    to be read is still there."""
     socket = str(tmp_path / "socket")
     with Shared(socket) as first:
         box = Sandbox(engine=first.engine, name="kept", detached=True)
@@ -763,7 +859,8 @@ def test_another_kernel_is_refused_in_words(store, tmp_path):
 
 
 def test_image_of_another_version_is_refused_with_a_reason(store, tmp_path):
-    """The format's version is its magic number, the last in the file; a session that an older rollbox hibernated is available without its processes."""
+    """The format's version is its magic number, the last in the file; a session that an older
+    rollbox hibernated is available without its processes."""
     socket = str(tmp_path / "socket")
     fall_asleep(socket)
     path, image = in_store(store, "record.json")[0], in_store(store, "image-0")[0]
@@ -790,7 +887,9 @@ def test_killed_dump_worker_fails_the_hibernation(store, failing, tmp_path):
         asked = Asked.begin(box, "x = 3")
         pid = engine.status()["pid"]
         # By the time rollbox-store starts, the dump worker holds everything.
-        failing.write_text(f"for p in $(cat /proc/{pid}/task/{pid}/children); do [ \"$(cat /proc/$p/comm)\" = rollbox-capture ] && kill -9 $p; done\n")
+        failing.write_text(
+            f"for p in $(cat /proc/{pid}/task/{pid}/children); do [ \"$(cat /proc/$p/comm)\" = rollbox-capture ] && kill -9 $p; done\n"
+        )
         with pytest.raises(RollboxError):
             box.hibernate()
         assert box.inspect()["state"] == "running" and asked("x") == "3"
@@ -809,7 +908,17 @@ def test_command_line(caller):  # noqa: F811
         try:
             until(lambda: rollbox("ps").returncode == 0)
             assert rollbox("create", "--name", "a", "--hibernate-after", "100").returncode == 0
-            assert rollbox("exec", "a", "--", "sh", "-c", "echo hi > /tmp/f; mkdir /tmp/d; chmod 0 /tmp/d; (echo >> /tmp/f; exec sleep 1000) &").returncode == 0
+            assert (
+                rollbox(
+                    "exec",
+                    "a",
+                    "--",
+                    "sh",
+                    "-c",
+                    "echo hi > /tmp/f; mkdir /tmp/d; chmod 0 /tmp/d; (echo >> /tmp/f; exec sleep 1000) &",
+                ).returncode
+                == 0
+            )
             assert rollbox("hibernate", "a").returncode == 0
             assert b"asleep" in rollbox("ps").stdout and b"asleep" in rollbox("inspect", "a").stdout
             assert [path.stat().st_uid for path in (directory / "store" / "asleep").iterdir()] == [caller.uid]
@@ -825,7 +934,8 @@ def test_command_line(caller):  # noqa: F811
 
 
 def test_mode_changed_by_another_process_stays(store, tmp_path):  # noqa: F811
-    """Another process changes the mode of a host file that a process of the sandbox has open: reopening the file sets another mode for a moment."""
+    """Another process changes the mode of a host file that a process of the sandbox has open:
+    reopening the file sets another mode for a moment."""
     shared = tmp_path / "shared"
     shared.mkdir()
     shared.chmod(0o777)

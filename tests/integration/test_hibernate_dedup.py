@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sandboxes that sleep more than once: only what has changed is written.
 
-The model: a guest has memory that cannot be made smaller (random bytes), changes a part of it, sleeps and wakes, and tells what it has in the end. What
-the store has of the sleep before is shared by links, so after any removal, kill or damage, each hibernated session is complete or is refused by name.
+The model: a guest has memory that cannot be made smaller (random bytes), changes a part of it,
+sleeps and wakes, and tells what it has in the end. What
+the store has of the sleep before is shared by links, so after any removal, kill or damage, each
+hibernated session is complete or is refused by name.
 make check runs this file as root and as an ordinary user.
 """
 
@@ -56,7 +58,8 @@ def test_only_changed_data_is_written(box, store):  # noqa: F811
 
 
 def test_unchanged_session_writes_nothing(box):
-    """A woken layer is not taken for the empty one that it was made from: once there was no room for it the next time."""
+    """A woken layer is not taken for the empty one that it was made from: once there was no room
+    for it the next time."""
     sh(box, "head -c 3000000 /dev/urandom > /tmp/f")
     box.hibernate()
     assert written(box) > 3000000
@@ -126,7 +129,11 @@ def test_snapshots_and_forks_keep_their_data(engine, store):  # noqa: F811
         kid.hibernate()
         assert written(kid) < 3 * MB
         unique = store_tells("df")
-        assert unique["asleep"] == 2 and unique["asleep_bytes"] < parent.inspect()["asleep"]["bytes"] + kid.inspect()["asleep"]["bytes"] - MEMORY
+        assert (
+            unique["asleep"] == 2
+            and unique["asleep_bytes"]
+            < parent.inspect()["asleep"]["bytes"] + kid.inspect()["asleep"]["bytes"] - MEMORY
+        )
         assert store_tells("fsck")["damaged"] == [] and store_tells("gc")["removed_asleep"] == 0
         assert asked.of(parent)("d()") == two
         parent.close()
@@ -144,7 +151,12 @@ def test_closing_leaves_nothing(engine, store):  # noqa: F811
         asked = Asked.begin(box, *BEGIN)
         box.hibernate()
         box.wake()
-        assert asked.id and len(woken(store)) == 1 and store_tells("df")["woken"] == 1 and store_tells("df")["woken_bytes"] > MEMORY
+        assert (
+            asked.id
+            and len(woken(store)) == 1
+            and store_tells("df")["woken"] == 1
+            and store_tells("df")["woken_bytes"] > MEMORY
+        )
         assert store_tells("gc")["removed_asleep"] == 0 and len(woken(store)) == 1
     until(lambda: woken(store) == [] and list((store / "trash").iterdir()) == [])
 
@@ -191,7 +203,15 @@ def test_after_an_engine_restart(store, tmp_path):  # noqa: F811
         box.close()
 
 
-@pytest.mark.parametrize("fault", [row for row in FAULTS if row["command"] in ("hibernate", "hibernate-again", "wake", "wake-again")], ids=lambda row: row["name"])
+@pytest.mark.parametrize(
+    "fault",
+    [
+        row
+        for row in FAULTS
+        if row["command"] in ("hibernate", "hibernate-again", "wake", "wake-again")
+    ],
+    ids=lambda row: row["name"],
+)
 def test_killed_on_the_way(store, failing, fault):  # noqa: F811
     with Engine() as engine, Sandbox(engine=engine) as box:  # noqa: F811
         asked = Asked.begin(box, *BEGIN)
@@ -273,15 +293,24 @@ def test_missing_backing_data_is_written_again(box, store):  # noqa: F811
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
 def test_fork_of_a_fork_wakes_in_another_engine(store, tmp_path, how):  # noqa: F811
-    """Its image is incremental and is flattened for the store, and its memory has dirty tracking. After the wake neither exists; its forks start with a full image."""
+    """Its image is incremental and is flattened for the store, and its memory has dirty tracking.
+    After the wake neither exists; its forks start with a full image."""
     socket = str(tmp_path / "socket")
 
     def tells(asked):
-        return asked("d(), file.tell(), seen, [(kid.stdin.write(b'on' + b'\\n'), kid.stdin.flush(), kid.stdout.readline()) for kid in kids]")
+        return asked(
+            "d(), file.tell(), seen, [(kid.stdin.write(b'on' + b'\\n'), kid.stdin.flush(), kid.stdout.readline()) for kid in kids]"
+        )
 
     with Shared(socket) as first:
         box = Sandbox(engine=first.engine, name="origin", detached=True)
-        asked = Asked.begin(box, *BEGIN, "import subprocess", "kids = [subprocess.Popen(['cat'], stdin=subprocess.PIPE, stdout=subprocess.PIPE) for _ in range(2)]", "file, seen = open('/tmp/file', 'w'), []")
+        asked = Asked.begin(
+            box,
+            *BEGIN,
+            "import subprocess",
+            "kids = [subprocess.Popen(['cat'], stdin=subprocess.PIPE, stdout=subprocess.PIPE) for _ in range(2)]",
+            "file, seen = open('/tmp/file', 'w'), []",
+        )
         for generation in range(20):
             box = box.fork(1)[0]
             asked = asked.of(box)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A guest that has the kernel hold memory for it which no limit counts is ended (out_of_memory), and nobody else with it."""
+"""A guest that has the kernel hold memory for it which no limit counts is ended (out_of_memory),
+and nobody else with it."""
 
 import json
 import os
@@ -20,7 +21,21 @@ def hoard(caller, kind, *, processes=8, memory="32M", flags=()):
     """The result of a sandbox that makes as much of a kind as it can, and would hold it for a minute."""
     program = guest("hoard")
     directory = caller.directory(0o755)
-    policy = ["--memory", memory, "--net", "loopback", "--timeout", "60", "--readable", program.parent, "--writable", directory, "--env", f"HOARD_DIRECTORY={directory}", *flags]
+    policy = [
+        "--memory",
+        memory,
+        "--net",
+        "loopback",
+        "--timeout",
+        "60",
+        "--readable",
+        program.parent,
+        "--writable",
+        directory,
+        "--env",
+        f"HOARD_DIRECTORY={directory}",
+        *flags,
+    ]
     command = [binaries() / "rollbox", "run", "--json", *policy, "--", program, kind, str(processes), "50"]
     with caller.popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         told = process.stdout.readline()        # stdin stays open meanwhile
@@ -47,7 +62,8 @@ def test_kernel_memory_without_a_group_ends_the_sandbox(kind):
 
 @pytest.mark.parametrize("kind", ["opened", "mapped"] if SOAK else ["opened"])
 def test_sandbox_has_its_share_of_open_files(caller, kind):
-    """Not as many as all of its processes may have each, which are a tenth of what the kernel has for the host; those count that are only mapped."""
+    """Not as many as all of its processes may have each, which are a tenth of what the kernel has
+    for the host; those count that are only mapped."""
     assert hoard(caller, kind, processes=60, memory="512M")["outcome"] == "out_of_memory"
 
 

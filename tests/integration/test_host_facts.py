@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/reference/host-visibility.md lists all facts about the host that a sandbox can find out: nothing else of /proc and /sys changes while the host does something else, and the files that tell of the kernel's build are named there."""
+"""docs/reference/host-visibility.md lists all facts about the host that a sandbox can find out:
+nothing else of /proc and /sys changes while the host does something else, and the files that tell
+of the kernel's build are named there."""
 
 import fcntl
 import json
@@ -18,8 +20,41 @@ LISTED = Path(__file__).resolve().parents[2].joinpath("docs/reference/host-visib
 
 # Each of these names is in the list. Those that may change while the host works, and those that do not.
 CHANGING = {"uptime", "net/softnet_stat", "net/sockstat", "net/protocols"}
-STEADY = {"config.gz", "consoles", "crypto", "devices", "dma", "execdomains", "filesystems", "iomem", "ioports", "kallsyms", "misc", "modules", "tty", "version", "fb", "mtrr", "driver", "acpi", "dynamic_debug",
-          "asound", "bootconfig", "cpu", "device-tree", "kcore", "kmsg", "kpagecgroup", "kpagecount", "kpageflags", "slabinfo", "sysrq-trigger", "vmallocinfo", "allocinfo", "pagetypeinfo"}
+STEADY = {
+    "config.gz",
+    "consoles",
+    "crypto",
+    "devices",
+    "dma",
+    "execdomains",
+    "filesystems",
+    "iomem",
+    "ioports",
+    "kallsyms",
+    "misc",
+    "modules",
+    "tty",
+    "version",
+    "fb",
+    "mtrr",
+    "driver",
+    "acpi",
+    "dynamic_debug",
+    "asound",
+    "bootconfig",
+    "cpu",
+    "device-tree",
+    "kcore",
+    "kmsg",
+    "kpagecgroup",
+    "kpagecount",
+    "kpageflags",
+    "slabinfo",
+    "sysrq-trigger",
+    "vmallocinfo",
+    "allocinfo",
+    "pagetypeinfo",
+}
 # The sandbox's own, or made for it.
 OWN = {"cpuinfo", "loadavg", "meminfo", "stat", "sys", "sysvipc", "mounts", "net", "self", "thread-self", "vmstat"}
 
@@ -63,7 +98,8 @@ def work_on_the_host():
 
 
 def before_and_after_work(program, policy):
-    """The answers of a guest's program before and after the host was busy. A first answer is not used, because it contains work of the program itself."""
+    """The answers of a guest's program before and after the host was busy. A first answer is not
+    used, because it contains work of the program itself."""
     with Sandbox(policy) as box:
         process = box.spawn(["python3", "-c", program])
 
@@ -160,13 +196,22 @@ for line in sys.stdin:
 
 # The entries of the list, by their words. Numbers of the sandbox's own also increase by one each time.
 ANSWERS = {
-    "sysinfo": "`sysinfo`", "statfs": "`statfs`", "times": "`times`", "mincore": "`mincore`", "number of a pipe": "of pipes and sockets", "number of a socket": "of pipes and sockets",
-    "number of a memory file": "of memory files", "cookie of a socket": "`SO_COOKIE`", "number of a pidfd": "of pidfds", "number in /proc": "of files in `/proc`",
+    "sysinfo": "`sysinfo`",
+    "statfs": "`statfs`",
+    "times": "`times`",
+    "mincore": "`mincore`",
+    "number of a pipe": "of pipes and sockets",
+    "number of a socket": "of pipes and sockets",
+    "number of a memory file": "of memory files",
+    "cookie of a socket": "`SO_COOKIE`",
+    "number of a pidfd": "of pidfds",
+    "number in /proc": "of files in `/proc`",
 }
 
 
 def test_host_dependent_call_results_are_listed():
-    """The clocks, which are time, aside: nothing else that a guest can ask for differs when the host was busy in between."""
+    """The clocks, which are time, aside: nothing else that a guest can ask for differs when the
+    host was busy in between."""
     before, found = before_and_after_work(CALLS, Policy())
     changed = {name for name in found if found[name] != before[name]}
     known = {name for name in changed if name in ANSWERS or name.split()[0] in ANSWERS}
@@ -176,7 +221,8 @@ def test_host_dependent_call_results_are_listed():
 
 
 def test_locks_of_the_host_are_hidden(caller):
-    """Locks of open file descriptions belong to no process, so the kernel shows them, with file and range, in each pid namespace."""
+    """Locks of open file descriptions belong to no process, so the kernel shows them, with file and
+    range, in each pid namespace."""
     with tempfile.TemporaryFile() as file:
         fcntl.fcntl(file, 37, struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0))         # F_OFD_SETLK
         assert f":{os.fstat(file.fileno()).st_ino} " in Path("/proc/locks").read_text()

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An engine in a group with a limit of memory, as in a container: what that limit ends says nothing of the guest, and what it leaves is what sandboxes are admitted by."""
+"""An engine in a group with a limit of memory, as in a container: what that limit ends says nothing
+of the guest, and what it leaves is what sandboxes are admitted by."""
 
 import contextlib
 import json
@@ -73,7 +74,8 @@ def test_budget_is_the_free_memory_of_the_group(caller, engine):
 
 
 def test_run_killed_by_group_oom_is_an_error(caller, engine):
-    """It is an error of the infrastructure, whether the kernel takes the command or a child of it; the sandbox's own limit is an outcome as ever."""
+    """It is an error of the infrastructure, whether the kernel takes the command or a child of it;
+    the sandbox's own limit is an outcome as ever."""
     run = ("--engine", engine, "--memory", "512M", "--")
     result = caller.run(*run, "python3", "-c", EATS)
     assert (result.outcome, result.error["code"]) == ("error", "host_out_of_memory"), result
@@ -97,7 +99,8 @@ def test_session_command_killed_by_group_oom_is_an_error(ask):
 
 
 def test_sandbox_at_its_limit_by_page_cache_is_not_ended(caller, engine, ask):
-    """The kernel tells all groups below the one that is out of memory; one that read more files than its limit bears has counted hits, and has lost nobody."""
+    """The kernel tells all groups below the one that is out of memory; one that read more files
+    than its limit bears has counted hits, and has lost nobody."""
     assert ask("create", "--name", "box", "--memory", "32M").returncode == 0
     assert ask("exec", "-d", "box", "--", "sleep", "1000").returncode == 0
     assert ask("exec", "box", "--", "sh", "-c", "cat /usr/lib/*/lib*.so* > /dev/null").returncode == 0
@@ -109,7 +112,8 @@ def test_sandbox_at_its_limit_by_page_cache_is_not_ended(caller, engine, ask):
 
 @contextlib.contextmanager
 def unseen(engine, tmp_path):
-    """A guest that waits for tmp_path/go reaches the limit of its sandbox, and has freed all memory before its engine can look."""
+    """A guest that waits for tmp_path/go reaches the limit of its sandbox, and has freed all memory
+    before its engine can look."""
     go = os.open(tmp_path / "go", os.O_WRONLY)
     os.kill(engine.pid, signal.SIGSTOP)
     try:
@@ -123,7 +127,11 @@ def unseen(engine, tmp_path):
 @pytest.fixture
 def eater(tmp_path):
     os.mkfifo(tmp_path / "go")
-    return Policy(max_memory="64M", fs_shared=[str(tmp_path)]), ["python3", "-c", f"open('{tmp_path}/go').read(); {EATS}"]
+    return Policy(max_memory="64M", fs_shared=[str(tmp_path)]), [
+        "python3",
+        "-c",
+        f"open('{tmp_path}/go').read(); {EATS}",
+    ]
 
 
 def test_limit_reached_while_the_engine_was_stopped(tmp_path, eater):

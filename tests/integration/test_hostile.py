@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attacks of a guest that knows this code on the host: /proc and /sys, system calls, leaks, processes that outlive, output. Each test is named after
-the hole it holds shut. Attacks on files are in test_hostile_files.py, those on other sandboxes in test_hostile_neighbours.py.
+"""Attacks of a guest that knows this code on the host: /proc and /sys, system calls, leaks,
+processes that outlive, output. Each test is named after
+the hole it holds shut. Attacks on files are in test_hostile_files.py, those on other sandboxes in
+test_hostile_neighbours.py.
 """
 
 import base64
@@ -142,7 +144,8 @@ def test_own_kill_is_a_signal_not_a_limit(caller):
 
 
 def test_limits_of_init_cannot_make_an_error(caller):
-    """A guest that lowers pid 1's limits and keeps it busy does not make its own result an error, which would be retried and not scored."""
+    """A guest that lowers pid 1's limits and keeps it busy does not make its own result an error,
+    which would be retried and not scored."""
     result = caller.python(
         "import os, resource\n"
         "for r in range(16):\n"
@@ -208,7 +211,8 @@ def test_printed_result_is_not_the_result(caller):
     ],
 )
 def test_system_call(caller, probe):
-    """No namespace, mount, root, handle, device, io_uring, bpf, key, machine, other-ABI, init, right or odd socket by system call."""
+    """No namespace, mount, root, handle, device, io_uring, bpf, key, machine, other-ABI, init,
+    right or odd socket by system call."""
     if caller.has_many_users and probe in ("chroot", "rights"):
         pytest.skip("many users have a root with capabilities: test_users_many.py")
     holds(caller.guest("escape_probe", probe))
@@ -216,7 +220,20 @@ def test_system_call(caller, probe):
 
 @pytest.mark.parametrize(
     "probe",
-    ["unshare", "clone", "clone3", "mount", "chroot", "handles", "mknod", "bpf", "machine", "rights", "raw_sockets", "init"],
+    [
+        "unshare",
+        "clone",
+        "clone3",
+        "mount",
+        "chroot",
+        "handles",
+        "mknod",
+        "bpf",
+        "machine",
+        "rights",
+        "raw_sockets",
+        "init",
+    ],
 )
 def test_system_call_as_sandbox_root(caller, probe):
     """User `root` of a sandbox has no more rights than any other."""
@@ -255,8 +272,11 @@ except OSError: pass
 
 @pytest.mark.parametrize("level", ["namespace", "process"])
 def test_process_of_the_host_is_out_of_reach(caller, level):
-    """No file of /proc, pidfd, limit, priority, scheduler or descriptor's owner lets a process of the same user be read or changed."""
-    with caller.popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=caller.environment(SECRET="x")) as victim:
+    """No file of /proc, pidfd, limit, priority, scheduler or descriptor's owner lets a process of
+    the same user be read or changed."""
+    with caller.popen(
+        ["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=caller.environment(SECRET="x")
+    ) as victim:
         settings = [
             Path(f"/proc/{victim.pid}/limits").read_text(),
             os.sched_getaffinity(victim.pid),
@@ -276,7 +296,8 @@ def test_process_of_the_host_is_out_of_reach(caller, level):
 def test_init_binary_overwrite(caller):
     """No process can open rollbox's own programs for writing through /proc/*/exe, by any of the known detours."""
     digest = {
-        name: hashlib.sha256((binaries() / name).read_bytes()).digest() for name in ("rollbox", "rollbox-engine", "rollbox-init")
+        name: hashlib.sha256((binaries() / name).read_bytes()).digest()
+        for name in ("rollbox", "rollbox-engine", "rollbox-init")
     }
     refused(
         caller.python(
@@ -357,7 +378,11 @@ def test_environment_does_not_leak(caller):
     )
     assert "sk-secret-value" not in result.stdout and "nonexistent" not in result.stdout, result.stdout
     seen = json.loads(result.stdout)
-    assert seen["HOME"] == ("/root" if caller.has_many_users else "/tmp") and seen["LANG"] == "C.UTF-8" and "TMPDIR" not in seen, seen
+    assert (
+        seen["HOME"] == ("/root" if caller.has_many_users else "/tmp")
+        and seen["LANG"] == "C.UTF-8"
+        and "TMPDIR" not in seen
+    ), seen
 
 
 def test_identity_does_not_leak(caller):
@@ -366,11 +391,16 @@ def test_identity_does_not_leak(caller):
         "import os, socket; print(socket.gethostname(), os.getuid(), os.getgid(), os.getgroups(), os.getcwd())"
     )
     name, uid, gid, *groups, cwd = result.stdout.split()
-    assert (name, uid, cwd) == ("rollbox", "0" if caller.has_many_users else "1000", "/tmp") and "0" not in "".join(groups).strip("[]").split(","), result.stdout
+    assert (name, uid, cwd) == (
+        "rollbox",
+        "0" if caller.has_many_users else "1000",
+        "/tmp",
+    ) and "0" not in "".join(groups).strip("[]").split(","), result.stdout
 
 
 def test_run_by_root_is_not_root(caller):
-    """Run by root, a guest's processes have an unprivileged uid of the host; root's files stay closed even where a grant shows them."""
+    """Run by root, a guest's processes have an unprivileged uid of the host; root's files stay
+    closed even where a grant shows them."""
     if caller.uid != 0:
         skip("needs root")
     grant = caller.directory(0o755)
@@ -422,7 +452,8 @@ DAEMON = (
 
 @pytest.mark.parametrize("isolation", ["namespace", "process"])
 def test_daemons_die_with_the_main_program(caller, isolation):
-    """Double-forked, setsid, signal-proof daemons are gone when the main program ends, and do not hold its result up."""
+    """Double-forked, setsid, signal-proof daemons are gone when the main program ends, and do not
+    hold its result up."""
     with fifo_in_grant(caller) as (grant, path, fd):
         result = caller.python(
             DAEMON.replace("@FIFO@", str(path)) + "print('done')", "--shared", grant, *isolation_flags(isolation)
@@ -523,7 +554,11 @@ def test_closed_streams(caller):
 
 def test_closed_streams_then_loop(caller):
     """A program that closes them and continues is ended by its time-out, not forgotten."""
-    result = caller.python("import os\nos.write(1, b'before')\nos.closerange(0, 64)\nwhile True: pass", "--timeout", "3")
+    result = caller.python(
+        "import os\nos.write(1, b'before')\nos.closerange(0, 64)\nwhile True: pass",
+        "--timeout",
+        "3",
+    )
     assert (result.outcome, result.stdout) == ("timeout", "before"), result.told
 
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files of the host and of other sandboxes that a guest tries to reach. Each test is named after the hole it holds shut.
-"""
+"""Files of the host and of other sandboxes that a guest tries to reach. Each test is named after
+the hole it holds shut."""
 import os
 import stat
 from pathlib import Path
@@ -137,7 +137,8 @@ def test_symlink_in_grant_stays_inside(caller):
 
 
 def test_readable_grant_is_read_only(caller):
-    """A read-only grant cannot be written, truncated, renamed, re-moded or re-opened for writing through /proc/self/fd."""
+    """A read-only grant cannot be written, truncated, renamed, re-moded or re-opened for writing
+    through /proc/self/fd."""
     grant = caller.directory(0o777)
     caller.write(grant / "file", "original", 0o666)
     result = caller.python(
@@ -179,7 +180,8 @@ def test_system_directories_read_only(caller):
 
 
 def test_writable_grant_never_changes_the_host(caller):
-    """Everything done below a private copy-on-write grant is gone with the run: the host and the next run see the original."""
+    """Everything done below a private copy-on-write grant is gone with the run: the host and the
+    next run see the original."""
     grant = caller.directory(0o755)
     caller.write(grant / "file", "original")
     caller.write(grant / "gone", "original")
@@ -207,7 +209,12 @@ def test_writable_grant_symlink_out(caller):
     outside = caller.directory(0o755)
     caller.write(outside / "kept", "kept")
     caller.run(
-        "--writable", grant, "--", "sh", "-c", f"ln -s {outside} {grant}/link; rm -rf {grant}/link/*; echo x > {grant}/link/kept"
+        "--writable",
+        grant,
+        "--",
+        "sh",
+        "-c",
+        f"ln -s {outside} {grant}/link; rm -rf {grant}/link/*; echo x > {grant}/link/kept",
     )
     assert (outside / "kept").read_text() == "kept" and os.listdir(grant) == []
 
@@ -231,7 +238,8 @@ def test_shared_grant_writes_through(caller):
 
 @pytest.mark.parametrize("user", ["box", "root"])
 def test_shared_grant_leaves_no_setuid_root_file(caller, user):
-    """A set-id file that a guest leaves in a shared directory never gives root's rights on the host, nor do capabilities or devices."""
+    """A set-id file that a guest leaves in a shared directory never gives root's rights on the
+    host, nor do capabilities or devices."""
     grant = caller.directory(0o777)
     caller.run(
         "--shared",
@@ -273,7 +281,8 @@ def test_shared_symlink_does_not_lead_files_out(caller):
 
 
 def test_fifo_in_a_shared_grant_does_not_hold_up_the_next_job(caller):
-    """A FIFO, left where the next job's file goes, does not make its set-up wait for ever: it ends as an error, a time-out or a run."""
+    """A FIFO, left where the next job's file goes, does not make its set-up wait for ever: it ends
+    as an error, a time-out or a run."""
     grant = caller.directory(0o777)
     caller.run("--shared", grant, "--", "sh", "-c", f"mkfifo -m 666 {grant}/main.py; mkfifo -m 777 {grant}/run")
     rows = caller.batch(
@@ -295,7 +304,8 @@ def test_fifo_in_a_shared_grant_does_not_hold_up_the_next_job(caller):
 
 
 def test_job_files_stay_in_the_sandbox(caller):
-    """A job's file paths with `..` or outside writable places are errors of that job, or stay inside; nothing appears on the host."""
+    """A job's file paths with `..` or outside writable places are errors of that job, or stay
+    inside; nothing appears on the host."""
     outside = caller.directory(0o777)
     rows = caller.batch(
         [
@@ -315,7 +325,8 @@ def test_job_files_stay_in_the_sandbox(caller):
 
 
 def test_denied_hides_inside_a_grant(caller):
-    """A denied file or directory cannot be read, listed, renamed round, or reached by a second path, even inside a grant of any kind."""
+    """A denied file or directory cannot be read, listed, renamed round, or reached by a second
+    path, even inside a grant of any kind."""
     grant = caller.directory(0o755)
     (grant / "sub").mkdir()
     (grant / "plain").mkdir()
@@ -347,12 +358,22 @@ def test_denied_hides_inside_a_grant(caller):
 
 
 def test_denied_directory_that_the_sandbox_may_not_enter(caller):
-    """A directory that only the caller may enter is hidden, too, also where it can be covered only from inside (below /tmp and /var/tmp)."""
+    """A directory that only the caller may enter is hidden, too, also where it can be covered only
+    from inside (below /tmp and /var/tmp)."""
     grant = caller.directory(0o755)
     (grant / "shut").mkdir(mode=0o700)
     caller.own(grant / "shut")
     for flag in ("--readable", "--writable", "--shared"):
-        result = caller.run(flag, grant, "--denied", grant / "shut", "--", "sh", "-c", f"stat -c %a {grant}/shut; ls {grant}")
+        result = caller.run(
+            flag,
+            grant,
+            "--denied",
+            grant / "shut",
+            "--",
+            "sh",
+            "-c",
+            f"stat -c %a {grant}/shut; ls {grant}",
+        )
         assert (result.outcome, result.stdout) == ("exit", "0\nshut\n"), result.told
 
 LOOK_INTO_A_STORE = """
@@ -370,7 +391,8 @@ if open(grant + "/beside/seen").read() != "seen": print("the rest is gone")
 
 @pytest.mark.parametrize("level", ["namespace", "process"])
 def test_store_is_excluded_from_grants(caller, level, monkeypatch):
-    """A grant of a directory above the store gives nothing of it: it has images, memory of hibernated sandboxes, and private files of others."""
+    """A grant of a directory above the store gives nothing of it: it has images, memory of
+    hibernated sandboxes, and private files of others."""
     grant = caller.directory(0o755)
     store = grant / "above" / "store"
     store.parent.mkdir()
@@ -381,13 +403,22 @@ def test_store_is_excluded_from_grants(caller, level, monkeypatch):
     assert caller.call(binaries() / "rollbox-store", "ls", "--store", store).returncode == 0
     monkeypatch.setenv("ROLLBOX_STORE", str(store))
     for flag in ("--readable", "--shared") if level == "process" else ("--readable", "--writable", "--shared"):
-        refused(caller.python(TRY + LOOK_INTO_A_STORE.replace("%s", str(grant)), *isolation_flags(level), flag, grant, env=caller.environment()))
+        refused(
+            caller.python(
+                TRY + LOOK_INTO_A_STORE.replace("%s", str(grant)),
+                *isolation_flags(level),
+                flag,
+                grant,
+                env=caller.environment(),
+            )
+        )
         (store / "version").read_text()
         assert sorted(os.listdir(grant)) == ["above", "beside"] and not (store / "made").exists()
 
 
 def test_private_files_in_a_grant(caller):
-    """Under isolation process a caller's sandboxes have one user id: what has the private files of all of them is not granted to one. What root runs has ids of its own."""
+    """Under isolation process a caller's sandboxes have one user id: what has the private files of
+    all of them is not granted to one. What root runs has ids of its own."""
     flags, around = process_isolation(), caller.directory(0o755)
     temporary = around / "temporary"
     temporary.mkdir(mode=0o755)
@@ -404,7 +435,10 @@ def test_private_files_in_a_grant(caller):
                     continue
                 result = caller.run(*flags, flag, grant, "--", "sh", "-c", look, temporary, env=env)
                 if caller.uid:
-                    assert (result.outcome, result.error["code"]) == ("error", "policy_invalid") and str(temporary) in result.error["message"], result.told
+                    assert (result.outcome, result.error["code"]) == (
+                        "error",
+                        "policy_invalid",
+                    ) and str(temporary) in result.error["message"], result.told
                 else:
                     assert (result.outcome, result.stdout) == ("exit", ""), result.told
         for more in (["--readable", temporary / "given"], ["--readable", around, "--denied", temporary]):
@@ -431,14 +465,26 @@ def test_denied_survives_being_a_system_path(caller):
 
 @pytest.mark.parametrize("level", ["namespace", "process"])
 def test_denied_holds_for_grants_that_lead_into_it(caller, level):
-    """A link does not get round a denial: a grant that leads below it is refused, and a default one that does is left out."""
+    """A link does not get round a denial: a grant that leads below it is refused, and a default one
+    that does is left out."""
     flags, place = isolation_flags(level), caller.directory(0o755)
     inside, link = place / "denied" / "inside", place / "link"
     inside.mkdir(parents=True)
     caller.write(inside / "key", "secret")
     link.symlink_to(inside)
     for denied in (inside.parent, inside):
-        done = caller.rollbox("run", *flags, "--readable", link, "--denied", denied, "--", "cat", inside / "key", text=True)
+        done = caller.rollbox(
+            "run",
+            *flags,
+            "--readable",
+            link,
+            "--denied",
+            denied,
+            "--",
+            "cat",
+            inside / "key",
+            text=True,
+        )
         assert (done.returncode, done.stdout) == (125, ""), done
         assert f"{link}: leads to {inside}, and {denied} is denied (fs_denied); " in done.stderr, done.stderr
     if os.path.islink("/bin"):

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attacks of a guest on other sandboxes, and on the resources that they share. Each test is named after the hole it holds shut.
-"""
+"""Attacks of a guest on other sandboxes, and on the resources that they share. Each test is named
+after the hole it holds shut."""
 import os
 import resource
 import select
@@ -17,7 +17,8 @@ pytestmark = pytest.mark.masked
 
 
 def test_private_tmp_and_shm(caller):
-    """Two runs, one after the other and at once, share no file of /tmp, /dev/shm, /var/tmp or a SysV or POSIX object."""
+    """Two runs, one after the other and at once, share no file of /tmp, /dev/shm, /var/tmp or a
+    SysV or POSIX object."""
     mark = (
         "for d in /tmp /dev/shm /var/tmp /run /dev/mqueue; do echo x > $d/rollbox-mark; done 2>/dev/null; ls /tmp /dev/shm "
         "/var/tmp /run 2>/dev/null | grep -c rollbox-mark; "
@@ -56,7 +57,8 @@ def test_posix_queues_are_missing(caller):
 
 
 def test_disks_and_swap_of_the_host_are_hidden(caller):
-    """Names and sizes of the one, and how much is used of the other, which tells what the host and other sandboxes do."""
+    """Names and sizes of the one, and how much is used of the other, which tells what the host and
+    other sandboxes do."""
     result = caller.run("--", "cat", "/proc/partitions", "/proc/swaps", "/proc/diskstats", "/proc/interrupts")
     assert (result.outcome, result.exit_code, result.stdout) == ("exit", 0, ""), result.told
     result = caller.run("--memory", "64M", "--", "grep", "-v", " 0$", "/proc/vmstat")
@@ -162,7 +164,10 @@ def test_loopback_works_inside(caller):
 @pytest.mark.parametrize("net", ["none", "loopback"])
 def test_host_loopback_unreachable(caller, net):
     """A service on the host's loopback is reached by no transport: TCP, IPv6, MPTCP, SCTP, SMC, UDP, fast open."""
-    with socket.create_server(("127.0.0.1", 0)) as server, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as datagrams:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as datagrams,
+    ):
         port = server.getsockname()[1]
         datagrams.bind(("127.0.0.1", port))
         holds(caller.guest("escape_probe", "netconnect", port, flags=["--net", net]))
@@ -181,7 +186,8 @@ def test_network_none_has_no_way_out(caller):
 
 
 def test_host_unix_sockets_unreachable(caller):
-    """A Unix socket of the host is reachable only below a shared grant; a readable one does not let the guest talk to a service."""
+    """A Unix socket of the host is reachable only below a shared grant; a readable one does not let
+    the guest talk to a service."""
     grant = caller.directory(0o777)
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(grant / "service"))
@@ -196,7 +202,9 @@ def test_host_unix_sockets_unreachable(caller):
             if not flags:
                 assert result.stdout == "", result.told
         if result.stdout:
-            pytest.xfail("a socket file below a readable grant can be connected to: documented in docs/reference/security-limits.md")
+            pytest.xfail(
+                "a socket file below a readable grant can be connected to: documented in docs/reference/security-limits.md"
+            )
 
 
 def test_parallel_runs_are_isolated(caller):
@@ -208,17 +216,27 @@ def test_parallel_runs_are_isolated(caller):
         f"'w').write(sys.argv[1]); assert open(f).read() == sys.argv[1]\nprint(sys.argv[1])"
     )
     rows = caller.batch(
-        [{"id": str(i), "argv": [*PYTHON, code, str(i)], "policy": {"fs_writable": [str(grant)]}} for i in range(16)], "-j", "8"
+        [
+            {"id": str(i), "argv": [*PYTHON, code, str(i)], "policy": {"fs_writable": [str(grant)]}}
+            for i in range(16)
+        ],
+        "-j",
+        "8",
     )
     assert {i: row["stdout"] for i, row in rows.items()} == {str(i): f"{i}\n" for i in range(16)}
     assert (grant / "file").read_text() == "original"
 
 
 def test_job_cannot_change_the_next_jobs_files(caller):
-    """A warm engine gives the next job of the same policy nothing that the last one left: files, processes, limits, umask, cwd."""
+    """A warm engine gives the next job of the same policy nothing that the last one left: files,
+    processes, limits, umask, cwd."""
     first = "umask 0; touch /tmp/a /dev/shm/b; mkdir /tmp/c; setsid sleep 1000 & sleep 1000 & ulimit -n 64; cd /tmp/c; echo x"
     second = "umask; ls -A /tmp /dev/shm; pwd; ulimit -n; ps -e -o comm= 2>/dev/null | grep -c sleep"
-    rows = caller.batch([{"id": "1", "argv": ["sh", "-c", first]}, {"id": "2", "argv": ["sh", "-c", second]}], "-j", "1")
+    rows = caller.batch(
+        [{"id": "1", "argv": ["sh", "-c", first]}, {"id": "2", "argv": ["sh", "-c", second]}],
+        "-j",
+        "1",
+    )
     assert rows["1"]["exit_code"] == 0, rows
     assert rows["2"]["stdout"].split() == ["0022", "/dev/shm:", "/tmp:", "/tmp", "4096", "0"], rows["2"]
 
@@ -239,10 +257,16 @@ def test_shell_fork_bomb(caller):
 
 def test_two_hundred_at_once(caller):
     """200 runs at once on one engine: every one has its own right result."""
-    rows = caller.batch([{"id": str(i), "argv": ["sh", "-c", f"echo {i}; exit {i % 100}"]} for i in range(200)], "-j", "200")
+    rows = caller.batch(
+        [{"id": str(i), "argv": ["sh", "-c", f"echo {i}; exit {i % 100}"]} for i in range(200)],
+        "-j",
+        "200",
+    )
     assert len(rows) == 200
     wrong = {
-        i: row for i, row in rows.items() if (row["outcome"], row["exit_code"], row["stdout"]) != ("exit", int(i) % 100, f"{i}\n")
+        i: row
+        for i, row in rows.items()
+        if (row["outcome"], row["exit_code"], row["stdout"]) != ("exit", int(i) % 100, f"{i}\n")
     }
     assert not wrong, list(wrong.values())[:3]
 
@@ -256,12 +280,16 @@ def few_files():
     "kind,honest",
     [
         ("inotify", "import ctypes; print(ctypes.CDLL(None).inotify_init1(0) >= 0)"),
-        ("timers", "import ctypes; t = ctypes.c_void_p(); print(ctypes.CDLL(None).timer_create(1, None, ctypes.byref(t)) == 0)"),
+        (
+            "timers",
+            "import ctypes; t = ctypes.c_void_p(); print(ctypes.CDLL(None).timer_create(1, None, ctypes.byref(t)) == 0)",
+        ),
     ],
     ids=["inotify", "timers"],
 )
 def test_per_user_kernel_counts_are_not_used_up(caller, kind, honest):
-    """Inotify instances and timers are counted for a user as a whole: one sandbox cannot take those of another or of the caller."""
+    """Inotify instances and timers are counted for a user as a whole: one sandbox cannot take those
+    of another or of the caller."""
     program = guest("memory_load")
     with caller.start("--readable", program.parent, "--", program, kind, "200000") as first:
         taken = first.line()
@@ -272,7 +300,8 @@ def test_per_user_kernel_counts_are_not_used_up(caller, kind, honest):
 
 
 def test_descriptors_in_flight_do_not_stop_the_engine(caller):
-    """So are descriptors sent and not received: a sandbox full of them does not keep an engine of the same user from passing its own."""
+    """So are descriptors sent and not received: a sandbox full of them does not keep an engine of
+    the same user from passing its own."""
     program = guest("memory_load")
     with caller.start("--readable", program.parent, "--", program, "inflight", "200000", preexec_fn=few_files) as first:
         taken = first.line()
@@ -290,7 +319,8 @@ GRANTS = (
 
 @pytest.mark.parametrize("path", ["/", "/proc", "/sys", "/dev", "/tmp", "/run", "/etc", "/dev/shm", "/usr/bin/../.."])
 def test_sweeping_grants(caller, path):
-    """A grant of / or of a special directory is refused, or shows the sandbox's own /proc and /dev and none of the host's secrets."""
+    """A grant of / or of a special directory is refused, or shows the sandbox's own /proc and /dev
+    and none of the host's secrets."""
     done = caller.rollbox("run", "--readable", path, "--", *PYTHON, GRANTS)
     assert done.returncode == 0 and done.stdout == b"True\n" or done.returncode == 125 and done.stderr, done
 
@@ -321,7 +351,9 @@ def test_grants_within_grants(caller):
     )
     assert result.stdout.split() == ["a", "a/b/c", "a/other"], result.told
     assert [
-        place for place in ("", "a", "a/b", "a/b/c", "a/b/c/d", "a/other") if (top / place / "file").read_text() != "original"
+        place
+        for place in ("", "a", "a/b", "a/b/c", "a/b/c/d", "a/other")
+        if (top / place / "file").read_text() != "original"
     ] == ["a", "a/other"]
 
 
@@ -352,4 +384,8 @@ def test_hostile_neighbours(caller):
     assert {i: row["stdout"] for i, row in rows.items() if i.startswith("good")} == {
         f"good{i}": f"{i}\n" for i in range(30) if i % 3
     }
-    assert not (errors := [(i, row["error"]["message"]) for i, row in rows.items() if row["outcome"] == "error"]), errors
+    assert not (
+        errors := [
+            (i, row["error"]["message"]) for i, row in rows.items() if row["outcome"] == "error"
+        ]
+    ), errors

@@ -321,7 +321,9 @@ def test_sparse_files_of_the_context_do_not_fill_the_disk(builds):
 
 
 def test_processes_of_a_step_end_with_it(builds):
-    builds.made("FROM base\nRUN (while :; do echo x >> /grows; done) & sleep 0.1\nRUN wc -c < /grows > /a; wc -c < /grows > /b\n")
+    builds.made(
+        "FROM base\nRUN (while :; do echo x >> /grows; done) & sleep 0.1\nRUN wc -c < /grows > /a; wc -c < /grows > /b\n"
+    )
     assert builds.run("cmp /a /b && echo same") == "same\n"
 
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A corpus of Dockerfiles, each of which becomes the same image here and by buildah: files, owners, modes and configuration."""
+"""A corpus of Dockerfiles, each of which becomes the same image here and by buildah: files, owners,
+modes and configuration."""
 
 import io
 import json
@@ -21,7 +22,8 @@ pytestmark = [
 def archive():
     to = io.BytesIO()
     with tarfile.open(fileobj=to, mode="w:gz") as tar:
-        for name, mode, kind, link in (("t/x", 0o640, tarfile.REGTYPE, ""), ("t/l", 0o777, tarfile.SYMTYPE, "x"), ("t/h", 0o640, tarfile.LNKTYPE, "t/x")):  # fmt: skip
+        # fmt: skip
+        for name, mode, kind, link in (("t/x", 0o640, tarfile.REGTYPE, ""), ("t/l", 0o777, tarfile.SYMTYPE, "x"), ("t/h", 0o640, tarfile.LNKTYPE, "t/x")):
             info = tarfile.TarInfo(name)
             info.mode, info.type, info.linkname, info.uid, info.gid = mode, kind, link, 1000, 50
             info.size = 4 if kind == tarfile.REGTYPE else 0
@@ -29,7 +31,15 @@ def archive():
     return to.getvalue()
 
 
-FILES = {"a": "a\n", "b.txt": "b\n", "d/one": "1\n", "d/two.txt": "2\n", "d/e/deep": "d\n", "x.tgz": archive(), "script": "#!/bin/sh\necho ran > /ran\n"}
+FILES = {
+    "a": "a\n",
+    "b.txt": "b\n",
+    "d/one": "1\n",
+    "d/two.txt": "2\n",
+    "d/e/deep": "d\n",
+    "x.tgz": archive(),
+    "script": "#!/bin/sh\necho ran > /ran\n",
+}
 
 CORPUS = {
     "run shell": "RUN echo hello > /hello",
@@ -100,7 +110,11 @@ def of_buildah(builds, context, name):
 def files(builds, name):
     """{path: [kind, mode, content, owner, links]}; a directory's number of links depends on the layers."""
     found = builds.store.merged(name)
-    return {path: row[: 4 if row[0] == "d" else 5] for path, row in found.items() if path not in PLACES and not (row[0] == "d" and path.startswith("run"))}
+    return {
+        path: row[: 4 if row[0] == "d" else 5]
+        for path, row in found.items()
+        if path not in PLACES and not (row[0] == "d" and path.startswith("run"))
+    }
 
 
 def configuration(builds, name):

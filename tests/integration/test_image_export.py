@@ -190,7 +190,14 @@ def test_push_and_pull_elsewhere_are_equal(store, caller, registry):  # noqa: F8
     assert store.json("image", "push", "a", reference)["digest"] == pushed["digest"]
     assert [method for method, _ in registry.requests if method in ("POST", "PATCH")] == []
     other = second_store(caller)
-    done = other.call("image", "pull", "--name", "b", "--json", f"docker://{registry.address}/pushed@{pushed['digest']}")
+    done = other.call(
+        "image",
+        "pull",
+        "--name",
+        "b",
+        "--json",
+        f"docker://{registry.address}/pushed@{pushed['digest']}",
+    )
     assert done.returncode == 0, done.stderr
     assert trees(other, "b") == trees(store, "a")
     assert other.json("image", "show", "b")["oci"] == CONFIG

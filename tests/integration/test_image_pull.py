@@ -330,7 +330,15 @@ def test_image_of_the_same_layer_twice(store, registry):
     found = pull(store, "--name", "a", registry.reference("app"))
     # The second time its directories are those of the layers below, so it is another layer.
     assert found["layers"] == 3
-    registry.put("app", "2", BASE, ABOVE, bytes(1024), BASE, config={**configuration([BASE, ABOVE, bytes(1024), BASE]), "author": "x"})
+    registry.put(
+        "app",
+        "2",
+        BASE,
+        ABOVE,
+        bytes(1024),
+        BASE,
+        config={**configuration([BASE, ABOVE, bytes(1024), BASE]), "author": "x"},
+    )
     assert pull(store, "--name", "b", registry.reference("app", "2"))["fetched_layers"] == 0
     # All but the number of links of merged directories.
     seen = [{path: row[:4] for path, row in store.merged(name).items()} for name in "ab"]

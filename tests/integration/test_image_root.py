@@ -19,11 +19,31 @@ def configured(store, name, **config):
 
 
 def test_root_is_the_image(store):
-    """Its layers as one, writable, beside the sandbox's own /proc, /dev, /sys and names; nothing of the host's, nothing of rollbox's."""
-    result = run(store, "/bin/sh", "-c", "ls / /data /sys; cat /etc/hostname; grep -c localhost /etc/hosts; ls /usr /.rollbox /dev/shm; ls -A /tmp", flags=["--user", "root"])
-    assert result.stdout.split() == "/: bin data dev etc home other proc sys tmp /data: new /sys: devices fs 2 /dev/shm:".split(), result
-    assert "/usr: No such" in result.stderr and "/.rollbox: No such" in result.stderr and "hostname': No such" in result.stderr
-    result = run(store, "/bin/sh", "-c", "echo x > /bin/new && rm /bin/cat /data/new && mkdir /deep && mv /etc/passwd /deep && ls /bin/new /deep/passwd && echo > /dev/null", flags=["--user", "root"])
+    """Its layers as one, writable, beside the sandbox's own /proc, /dev, /sys and names; nothing of
+    the host's, nothing of rollbox's."""
+    result = run(
+        store,
+        "/bin/sh",
+        "-c",
+        "ls / /data /sys; cat /etc/hostname; grep -c localhost /etc/hosts; ls /usr /.rollbox /dev/shm; ls -A /tmp",
+        flags=["--user", "root"],
+    )
+    assert (
+        result.stdout.split()
+        == "/: bin data dev etc home other proc sys tmp /data: new /sys: devices fs 2 /dev/shm:".split()
+    ), result
+    assert (
+        "/usr: No such" in result.stderr
+        and "/.rollbox: No such" in result.stderr
+        and "hostname': No such" in result.stderr
+    )
+    result = run(
+        store,
+        "/bin/sh",
+        "-c",
+        "echo x > /bin/new && rm /bin/cat /data/new && mkdir /deep && mv /etc/passwd /deep && ls /bin/new /deep/passwd && echo > /dev/null",
+        flags=["--user", "root"],
+    )
     assert result.outcome == "exit" and result.exit_code == 0, result
     assert run(store, "/bin/cat", "/data/new").stdout == "new"
 
@@ -32,7 +52,13 @@ def test_settings_of_the_image(store):
     """Variables, directory and user are the image's where the policy says nothing."""
     result = run(store, "/bin/sh", "-c", "pwd; echo $NAME $PATH; id -u")
     assert result.stdout == "/data\nvalue /bin\n1000\n", result
-    result = run(store, "/bin/sh", "-c", "pwd; echo $NAME; id -u", flags=["--cwd", "/tmp", "--env", "NAME=mine", "--user", "7"])
+    result = run(
+        store,
+        "/bin/sh",
+        "-c",
+        "pwd; echo $NAME; id -u",
+        flags=["--cwd", "/tmp", "--env", "NAME=mine", "--user", "7"],
+    )
     assert result.stdout == "/tmp\nmine\n7\n", result
     configured(store, "named", User="me", WorkingDir="")
     assert run(store, "/bin/sh", "-c", "pwd; id -u", image="named").stdout == "/\n1234\n"
@@ -44,18 +70,30 @@ def test_settings_of_the_image(store):
 
 
 def test_owners(store):
-    """The caller's rights over the image's files end where the sandbox begins: as root what belongs to the guest's id is its own, all else is others'."""
+    """The caller's rights over the image's files end where the sandbox begins: as root what belongs
+    to the guest's id is its own, all else is others'."""
     configured(store, "named", User="me", WorkingDir="/home/me")
-    result = run(store, "/bin/sh", "-c", "echo 1 > f && cat f; cat /other; echo 1 > /etc/x; stat -c %u /home/me /etc", image="named")
+    result = run(
+        store,
+        "/bin/sh",
+        "-c",
+        "echo 1 > f && cat f; cat /other; echo 1 > /etc/x; stat -c %u /home/me /etc",
+        image="named",
+    )
     if store.caller.uid == 0:
         assert result.stdout == "1\n1234\n65534\n" and result.stderr.count("ermission denied") == 2, result
     else:
         assert result.stdout == "1\nother1234\n1234\n", result
-    assert [name for name in os.listdir(store.path / "layers") if (store.path / "layers" / name / "fs/home/me/f").exists()] == []
+    assert [
+        name
+        for name in os.listdir(store.path / "layers")
+        if (store.path / "layers" / name / "fs/home/me/f").exists()
+    ] == []
 
 
 def test_grants_in_an_image(store):
-    """Directories of the host where a policy grants them; the defaults are not for images, whichever options there are."""
+    """Directories of the host where a policy grants them; the defaults are not for images,
+    whichever options there are."""
     home = store.caller.directory(0o755)
     result = run(store, "/bin/sh", "-c", "cat /etc/hosts /etc/passwd; ls /", flags=["--readable", home])
     assert "me:x:1234:" in result.stdout and "usr" not in result.stdout.split(), result
@@ -64,15 +102,30 @@ def test_grants_in_an_image(store):
         store.caller.own(home / name)
         store.caller.write(home / name / "f", name)
     flags = ["--user", "root", "--readable", home / "read", "--writable", home / "copy", "--shared", home / "shared"]
-    result = run(store, "/bin/sh", "-c", f"cd {home}; cat */f; for i in read copy shared; do echo new > $i/g; done; ls", flags=flags)
+    result = run(
+        store,
+        "/bin/sh",
+        "-c",
+        f"cd {home}; cat */f; for i in read copy shared; do echo new > $i/g; done; ls",
+        flags=flags,
+    )
     assert result.stdout == "copyreadsharedcopy\nread\nshared\n" and "read/g: Read-only" in result.stderr, result
     assert [(home / name / "g").exists() for name in ("read", "copy", "shared")] == [False, False, True]
 
 
 def test_secrets_of_the_host_in_an_image(store):
     """The system is the image's; but what is granted of the host's has its secrets denied by default as elsewhere."""
-    result = run(store, "/bin/sh", "-c", "stat -c %a /etc/passwd /etc/shadow; ls /etc/ssh /etc/apt/auth.conf.d", flags=["--readable", "/etc"])
-    assert result.stdout.split() == ["644", "0", "/etc/apt/auth.conf.d:", "/etc/ssh:"] and result.stderr.count("ermission denied") == 2, result      # the names are those it was asked for
+    result = run(
+        store,
+        "/bin/sh",
+        "-c",
+        "stat -c %a /etc/passwd /etc/shadow; ls /etc/ssh /etc/apt/auth.conf.d",
+        flags=["--readable", "/etc"],
+    )
+    assert (
+        result.stdout.split() == ["644", "0", "/etc/apt/auth.conf.d:", "/etc/ssh:"]
+        and result.stderr.count("ermission denied") == 2
+    ), result  # the names are those it was asked for
 
 
 @pytest.mark.parametrize("name", ("proc", "dev", "sys", "etc"))
@@ -114,7 +167,10 @@ def test_layers_on_an_image(store):
         with launcher.create() as first:
             first.sh("rm /data/new; mkdir /made; echo 1 > /made/f; echo 1 > /tmp/f; mv /bin/id /made")
         with launcher.create([first.layer]) as second:
-            assert second.sh("ls /data /made; cat /tmp/f; ls /bin/id", check=False) == "/data:\n\n/made:\nf\nid\n1\nls: /bin/id: No such file or directory\n"
+            assert (
+                second.sh("ls /data /made; cat /tmp/f; ls /bin/id", check=False)
+                == "/data:\n\n/made:\nf\nid\n1\nls: /bin/id: No such file or directory\n"
+            )
             second.sh("rm /made/f; echo 2 > /data/new")
         merged = launcher.copy([first.layer, second.layer]).fds[0]
         for layers in ([first.layer, second.layer], [merged]):
@@ -130,7 +186,11 @@ def test_image_command_is_the_default(store):
     assert run(store, "/bin/echo", "mine", image="runs").stdout == "mine\n"
     configured(store, "silent", Entrypoint=None, Cmd=None)
     nothing = store.caller.run("--image", "silent", env=environment)
-    assert nothing.outcome == "error" and nothing.error["code"] == "invalid_argument" and "image" in nothing.error["message"]
+    assert (
+        nothing.outcome == "error"
+        and nothing.error["code"] == "invalid_argument"
+        and "image" in nothing.error["message"]
+    )
 
 
 def test_image_session_is_exported_with_processes(store):

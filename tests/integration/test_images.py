@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Importing images: what they become in the store, as the kernel's overlay shows it; and hostile archives, which are refused or contained."""
+"""Importing images: what they become in the store, as the kernel's overlay shows it; and hostile
+archives, which are refused or contained."""
 
 import json
 import os
@@ -9,7 +10,20 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from archives import (ARCHITECTURE, PACKERS, busybox, configuration, digest, docker_members, entry, layer, oci_blobs, write_layout, write_oci, write_tar)
+from archives import (
+    ARCHITECTURE,
+    PACKERS,
+    busybox,
+    configuration,
+    digest,
+    docker_members,
+    entry,
+    layer,
+    oci_blobs,
+    write_layout,
+    write_oci,
+    write_tar,
+)
 from harness import binaries, caller, place  # noqa: F401
 from image_stores import BASE, Store, open_up, run, store  # noqa: F401
 from registries import registry  # noqa: F401
@@ -31,7 +45,17 @@ def test_whiteouts_opaque_and_types(store):
         entry(".wh..wh.plnk", b""),
     ))
     found = store.merged("a")
-    assert sorted(found) == ["dir", "dir-then-file", "dir/b", "etc", "etc/passwd", "file-then-dir", "file-then-dir/x", "kept", "link"]
+    assert sorted(found) == [
+        "dir",
+        "dir-then-file",
+        "dir/b",
+        "etc",
+        "etc/passwd",
+        "file-then-dir",
+        "file-then-dir/x",
+        "kept",
+        "link",
+    ]
     assert found["dir-then-file"][2] == "now a file"
     assert found["link"][:3:2] == ["l", "/etc/passwd"]
     assert found["kept"][5] == 1000000000
@@ -48,14 +72,19 @@ def test_deletion_and_entry_of_one_name(store, order):
 
 
 def test_directories_without_an_entry_keep_what_they_are_below(store):
-    store.bring("a", layer(entry("secret", mode=0o700, mtime=5), entry("secret/a", b"a")), layer(entry("secret/b", b"b"), entry("fresh/c", b"c")))
+    store.bring(
+        "a",
+        layer(entry("secret", mode=0o700, mtime=5), entry("secret/a", b"a")),
+        layer(entry("secret/b", b"b"), entry("fresh/c", b"c")),
+    )
     found = store.merged("a")
     assert found["secret"][1] == 0o700 and found["fresh"][1] == 0o755
     assert {"secret/a", "secret/b", "fresh/c"} <= set(found)
 
 
 def test_owners_and_modes(store, caller):  # noqa: F811
-    """Root's store has the ids and set-id bits themselves, in a directory that is closed; an ordinary user's notes them. Nobody loses the right to read their own."""
+    """Root's store has the ids and set-id bits themselves, in a directory that is closed; an
+    ordinary user's notes them. Nobody loses the right to read their own."""
     result = store.bring("a", layer(
         entry("su", b"su", mode=0o4755),
         entry("hard", b"", hard="su"),
@@ -93,7 +122,14 @@ def test_owners_and_modes(store, caller):  # noqa: F811
 def test_names_are_bytes(store):
     """Newlines, invalid UTF-8, and two spellings of one letter, which stay two files."""
     names = [b"new\nline", b"\xff\xfe", "e\u0301".encode(), "\u00e9".encode(), b"-rf", b"x" * 255, b"a\\b", b"*"]
-    store.bring("a", layer(*(entry(name, b"%d" % number) for number, name in enumerate(names)), entry(b"link", b"", link=b"\xff\xfe"), entry(b"hard", b"", hard="e\u0301".encode())))
+    store.bring(
+        "a",
+        layer(
+            *(entry(name, b"%d" % number) for number, name in enumerate(names)),
+            entry(b"link", b"", link=b"\xff\xfe"),
+            entry(b"hard", b"", hard="e\u0301".encode()),
+        ),
+    )
     (layer_id,) = store.layers("a")
     root = os.fsencode(store.file(layer_id, ""))
     for number, name in enumerate(names):
@@ -103,8 +139,24 @@ def test_names_are_bytes(store):
 
 
 def test_extended_attributes(store):
-    """Users' attributes are kept. Those of the overlay and of rollbox are not: an archive could make directories opaque or redirected with them."""
-    store.bring("a", BASE, layer(entry("dir", xattrs={"user.overlay.opaque": "y", "user.overlay.redirect": "/etc", "user.rollbox.owner": "1:1:777", "user.mime": "text", "trusted.overlay.opaque": "y"})))
+    """Users' attributes are kept. Those of the overlay and of rollbox are not: an archive could
+    make directories opaque or redirected with them."""
+    store.bring(
+        "a",
+        BASE,
+        layer(
+            entry(
+                "dir",
+                xattrs={
+                    "user.overlay.opaque": "y",
+                    "user.overlay.redirect": "/etc",
+                    "user.rollbox.owner": "1:1:777",
+                    "user.mime": "text",
+                    "trusted.overlay.opaque": "y",
+                },
+            )
+        ),
+    )
     _, top = store.layers("a")
     assert os.getxattr(store.file(top, "dir"), "user.mime") == b"text"
     assert os.listxattr(store.file(top, "dir")) == ["user.mime"]
@@ -112,7 +164,8 @@ def test_extended_attributes(store):
 
 
 def test_layers_are_shared_by_digest(store):
-    """The same layers cost nothing the second time, with any compression; one that deletes is shared over the same layers alone."""
+    """The same layers cost nothing the second time, with any compression; one that deletes is
+    shared over the same layers alone."""
     more, deleting = layer(entry("more", b"more")), layer(entry("dir/.wh.a", b""))
     assert store.bring("a", BASE, more, deleting)["new_layers"] == 3
     assert store.bring("b", BASE, more, deleting, pack=bytes)["new_layers"] == 0
@@ -136,7 +189,14 @@ def test_compressions(store, pack):
 def test_configuration(store):
     store.bring("a/b:1", BASE)
     shown = store.json("image", "show", "a/b:1")
-    assert shown["config"] == {"env": ["PATH=/bin", "NAME=value"], "cwd": "/data", "user": "1000:1000", "entrypoint": ["/bin/env"], "cmd": ["/bin/sh"], "architecture": ARCHITECTURE}
+    assert shown["config"] == {
+        "env": ["PATH=/bin", "NAME=value"],
+        "cwd": "/data",
+        "user": "1000:1000",
+        "entrypoint": ["/bin/env"],
+        "cmd": ["/bin/sh"],
+        "architecture": ARCHITECTURE,
+    }
     result = store.bring("foreign", BASE, config=configuration([BASE], architecture="s390x"))
     assert any("s390x" in note for note in result["notes"])
     text = store.call("image", "show", "a/b:1").stdout.decode()
@@ -150,7 +210,9 @@ def test_docker_archive(store, caller):  # noqa: F811
     path = write_tar(store.home / "docker.tar", docker_members({"one:1": [BASE], "two:2": [BASE, more]}))
     caller.own(path)
     assert "one:1, two:2" in store.refused("image", "import", "--name", "x", path)
-    assert "three" in store.refused("image", "import", "--name", "x", "--tag-of-archive", "three", path, code="not_found")
+    assert "three" in store.refused(
+        "image", "import", "--name", "x", "--tag-of-archive", "three", path, code="not_found"
+    )
     assert store.json("image", "import", "--name", "x", "--tag-of-archive", "two:2", path)["layers"] == 2
     assert store.merged("x")["more"][2] == "more"
     packed = write_tar(store.home / "docker.tar.gz", docker_members({"one:1": [BASE, more]}), "w:gz")
@@ -163,20 +225,42 @@ def test_layout_directory_and_index_of_platforms(store, caller):  # noqa: F811
     (manifest,) = json.loads(blobs["index.json"])["manifests"]
     del manifest["annotations"]
     foreign = {**manifest, "digest": "sha256:" + "0" * 64, "platform": {"os": "linux", "architecture": "s390x"}}
-    inner = json.dumps({"schemaVersion": 2, "manifests": [foreign, {**manifest, "platform": {"os": "linux", "architecture": ARCHITECTURE}}]}).encode()
+    inner = json.dumps(
+        {
+            "schemaVersion": 2,
+            "manifests": [
+                foreign,
+                {**manifest, "platform": {"os": "linux", "architecture": ARCHITECTURE}},
+            ],
+        }
+    ).encode()
     blobs["blobs/" + digest(inner).replace(":", "/")] = inner
-    index = {"mediaType": "application/vnd.oci.image.index.v1+json", "digest": digest(inner), "size": len(inner), "annotations": {"org.opencontainers.image.ref.name": "v1"}}
+    index = {
+        "mediaType": "application/vnd.oci.image.index.v1+json",
+        "digest": digest(inner),
+        "size": len(inner),
+        "annotations": {"org.opencontainers.image.ref.name": "v1"},
+    }
     blobs["index.json"] = json.dumps({"schemaVersion": 2, "manifests": [index]}).encode()
     directory = write_layout(caller.directory(), blobs)
     for path in [directory, *directory.rglob("*")]:
         caller.own(path)
     assert store.json("image", "import", "--name", "a", "--tag-of-archive", "v1", directory)["layers"] == 1
-    assert "v1" in store.refused("image", "import", "--name", "a", "--tag-of-archive", "v2", directory, code="not_found")
+    assert "v1" in store.refused(
+        "image", "import", "--name", "a", "--tag-of-archive", "v2", directory, code="not_found"
+    )
 
 
 def test_busybox(store):
     program = Path(busybox()).read_bytes()
-    store.bring("busybox", layer(entry("bin"), entry("bin/busybox", program, mode=0o755), *(entry(f"bin/{name}", b"", hard="bin/busybox") for name in ("sh", "ls", "cat"))))
+    store.bring(
+        "busybox",
+        layer(
+            entry("bin"),
+            entry("bin/busybox", program, mode=0o755),
+            *(entry(f"bin/{name}", b"", hard="bin/busybox") for name in ("sh", "ls", "cat")),
+        ),
+    )
     (layer_id,) = store.layers("busybox")
     assert os.lstat(store.file(layer_id, "bin/sh")).st_nlink == 4
     done = subprocess.run([store.file(layer_id, "bin/busybox"), "echo", "hello"], capture_output=True, check=True)
@@ -191,7 +275,13 @@ def test_deep_paths(store):
     store.json("image", "rm", "a")
     assert store.json("store", "gc")["removed_layers"] == 1
     assert os.listdir(store.path / "layers") == []
-    message = store.refused("image", "import", "--name", "b", store.archive(oci_blobs([layer(entry("/".join(["d"] * 1002), b""))])))
+    message = store.refused(
+        "image",
+        "import",
+        "--name",
+        "b",
+        store.archive(oci_blobs([layer(entry("/".join(["d"] * 1002), b""))])),
+    )
     assert "too many directories" in message
 
 
@@ -209,19 +299,35 @@ def test_duplicate_entries(store):
     assert found["m"][1] == 0o711 and "d/in" not in found
 
 
-# ---- hostile archives ---------------------------------------------------------------------------------------------------
+# ---- hostile archives
+# ---------------------------------------------------------------------------------------------------
 
 REFUSED = {
     "dot dot": ([entry("a/../../../../etc/rollbox-evil", b"x")], '".."'),
     "dot dot directory": ([entry("..")], '".."'),
-    "through a link": ([entry("out", b"", link="/etc"), entry("out/rollbox-evil", b"x")], "symbolic link"),
-    "through a relative link": ([entry("out", b"", link="../../../../../../../../etc"), entry("out/rollbox-evil", b"x")], "symbolic link"),
-    "through a link in the middle": ([entry("a"), entry("a/out", b"", link="/"), entry("a/out/etc/rollbox-evil", b"x")], "symbolic link"),
-    "directory through a link": ([entry("out", b"", link="/etc"), entry("out/sub/rollbox-evil")], "symbolic link"),
+    "through a link": (
+        [entry("out", b"", link="/etc"), entry("out/rollbox-evil", b"x")],
+        "symbolic link",
+    ),
+    "through a relative link": (
+        [entry("out", b"", link="../../../../../../../../etc"), entry("out/rollbox-evil", b"x")],
+        "symbolic link",
+    ),
+    "through a link in the middle": (
+        [entry("a"), entry("a/out", b"", link="/"), entry("a/out/etc/rollbox-evil", b"x")],
+        "symbolic link",
+    ),
+    "directory through a link": (
+        [entry("out", b"", link="/etc"), entry("out/sub/rollbox-evil")],
+        "symbolic link",
+    ),
     "through a file": ([entry("a", b""), entry("a/b", b"")], "not a directory"),
     "hard link out": ([entry("h", b"", hard="../../../../etc/passwd")], "leads out"),
     "hard link to the host": ([entry("h", b"", hard="/etc/passwd")], "not in its layer"),
-    "hard link through a link": ([entry("out", b"", link="/etc"), entry("h", b"", hard="out/passwd")], "symbolic link"),
+    "hard link through a link": (
+        [entry("out", b"", link="/etc"), entry("h", b"", hard="out/passwd")],
+        "symbolic link",
+    ),
     "hard link to a directory": ([entry("d"), entry("h", b"", hard="d")], "directory"),
     "hard link to nothing": ([entry("h", b"", hard="nothing")], "not in its layer"),
     "no name deleted": ([entry("a/.wh.", b"")], "deletes"),
@@ -235,7 +341,13 @@ REFUSED = {
 @pytest.mark.parametrize("what", REFUSED)
 def test_hostile_layers_are_refused(store, what):
     entries, says = REFUSED[what]
-    message = store.refused("image", "import", "--name", "evil", store.archive(oci_blobs([BASE, layer(entry("ok", b"ok"), *entries)])))
+    message = store.refused(
+        "image",
+        "import",
+        "--name",
+        "evil",
+        store.archive(oci_blobs([BASE, layer(entry("ok", b"ok"), *entries)])),
+    )
     assert says in message
     assert not os.path.lexists("/etc/rollbox-evil")
     assert store.json("image", "ls")["images"] == []
@@ -266,21 +378,44 @@ def cut_layer(blobs, packed):
     blobs[name] = blobs[name][:len(blobs[name]) // 2]
 
 
-@pytest.mark.parametrize("tamper, says", [(swap_layer, "layer 2 "), (drop_layer, "missing"), (cut_layer, "truncated")], ids=lambda v: getattr(v, "__name__", None))
+@pytest.mark.parametrize(
+    "tamper, says",
+    [(swap_layer, "layer 2 "), (drop_layer, "missing"), (cut_layer, "truncated")],
+    ids=lambda v: getattr(v, "__name__", None),
+)
 def test_damaged_layers_are_refused(store, tamper, says):
-    message = store.refused("image", "import", "--name", "a", store.archive(oci_blobs([BASE, layer(entry("x", os.urandom(20000)))], tamper=tamper)))
+    message = store.refused(
+        "image",
+        "import",
+        "--name",
+        "a",
+        store.archive(oci_blobs([BASE, layer(entry("x", os.urandom(20000)))], tamper=tamper)),
+    )
     assert says in message
 
 
 def test_wrong_diff_id_is_refused(store):
     config = configuration([BASE, layer(entry("other", b""))])
-    assert "layer 2 " in store.refused("image", "import", "--name", "a", store.archive(oci_blobs([BASE, layer(entry("x", b"x"))], config=config)))
+    assert "layer 2 " in store.refused(
+        "image",
+        "import",
+        "--name",
+        "a",
+        store.archive(oci_blobs([BASE, layer(entry("x", b"x"))], config=config)),
+    )
 
 
 def test_invalid_images_are_refused(store, caller):  # noqa: F811
     path = store.home / "x.tar"
-    for content in (b"", b"\0" * 10240, b"no tar at all" * 1000, layer(entry("a", b"a")), write_oci(path, {"index.json": b"[[[["}).read_bytes(),
-                    write_oci(path, {"manifest.json": b"[]"}).read_bytes(), write_oci(path, {"index.json": b'{"manifests":[{"digest":"md5:x"}]}'}).read_bytes()):
+    for content in (
+        b"",
+        b"\0" * 10240,
+        b"no tar at all" * 1000,
+        layer(entry("a", b"a")),
+        write_oci(path, {"index.json": b"[[[["}).read_bytes(),
+        write_oci(path, {"manifest.json": b"[]"}).read_bytes(),
+        write_oci(path, {"index.json": b'{"manifests":[{"digest":"md5:x"}]}'}).read_bytes(),
+    ):
         path.write_bytes(content)
         caller.own(path)
         store.refused("image", "import", "--name", "a", path)
@@ -360,9 +495,22 @@ def test_names_that_are_refused(store):
 @pytest.mark.skipif(not os.environ.get("ROLLBOX_SOAK"), reason="takes minutes and the network; make soak runs it")
 @pytest.mark.timeout_s(1500)
 def test_debootstrap(store, place_of_root):
-    """A Debian with python and git, in two layers: imported, every file as it was made, and nothing changed by an overlay of it."""
+    """A Debian with python and git, in two layers: imported, every file as it was made, and nothing
+    changed by an overlay of it."""
     first, second = store.home / "base.tar", store.home / "more.tar"
-    subprocess.run(["tar", "-C", place_of_root, "--sort=name", "--exclude=./usr/lib/git-core", "-cf", first, "."], check=True)
+    subprocess.run(
+        [
+            "tar",
+            "-C",
+            place_of_root,
+            "--sort=name",
+            "--exclude=./usr/lib/git-core",
+            "-cf",
+            first,
+            ".",
+        ],
+        check=True,
+    )
     subprocess.run(["tar", "-C", place_of_root, "--sort=name", "-cf", second, "./usr/lib/git-core"], check=True)
     path = store.archive(oci_blobs([first.read_bytes(), second.read_bytes()], pack=bytes))
     result = store.json("image", "import", "--name", "debian", path, timeout=600)
@@ -374,9 +522,20 @@ def test_debootstrap(store, place_of_root):
             full = os.path.join(directory, name)
             st = os.lstat(full)
             if stat.S_ISREG(st.st_mode) or stat.S_ISLNK(st.st_mode) or stat.S_ISDIR(st.st_mode):
-                expected[os.path.relpath(full, place_of_root)] = (stat.S_IFMT(st.st_mode), os.readlink(full) if stat.S_ISLNK(st.st_mode) else st.st_size if stat.S_ISREG(st.st_mode) else None)
+                expected[os.path.relpath(full, place_of_root)] = (
+                    stat.S_IFMT(st.st_mode),
+                    os.readlink(full)
+                    if stat.S_ISLNK(st.st_mode)
+                    else st.st_size
+                    if stat.S_ISREG(st.st_mode)
+                    else None,
+                )
     kinds = {"d": stat.S_IFDIR, "f": stat.S_IFREG, "l": stat.S_IFLNK}
-    assert {name: (kinds[what[0]], len(what[2]) if what[0] == "f" else what[2]) for name, what in found.items() if what[0] in kinds} == expected
+    assert {
+        name: (kinds[what[0]], len(what[2]) if what[0] == "f" else what[2])
+        for name, what in found.items()
+        if what[0] in kinds
+    } == expected
     store.clean()
     assert store.json("image", "import", "--name", "again", path, timeout=600)["new_layers"] == 0
 
@@ -386,8 +545,28 @@ def test_debootstrap(store, place_of_root):
 def test_debootstrap_through_a_registry(store, registry, place_of_root):
     """A Debian with python is pushed and pulled elsewhere: the same files, and its python runs."""
     file = store.home / "base.tar"
-    subprocess.run(["tar", "-C", place_of_root, "--sort=name", "--xattrs", "--xattrs-include=*", "-cf", file, "."], check=True)
-    store.json("image", "import", "--name", "debian", store.archive(oci_blobs([file.read_bytes()], pack=bytes)), timeout=600)
+    subprocess.run(
+        [
+            "tar",
+            "-C",
+            place_of_root,
+            "--sort=name",
+            "--xattrs",
+            "--xattrs-include=*",
+            "-cf",
+            file,
+            ".",
+        ],
+        check=True,
+    )
+    store.json(
+        "image",
+        "import",
+        "--name",
+        "debian",
+        store.archive(oci_blobs([file.read_bytes()], pack=bytes)),
+        timeout=600,
+    )
     store.json("image", "push", "debian", registry.reference("debian"), timeout=600)
     other = Store(store.caller)
     done = other.call("image", "pull", "--name", "debian", registry.reference("debian"), timeout=600)
@@ -403,5 +582,10 @@ def place_of_root():
     if os.geteuid() != 0:
         pytest.skip("needs root: debootstrap")
     target = place() / "debian"
-    subprocess.run(["debootstrap", "--variant=minbase", "--include=python3-minimal,git", "bookworm", target], check=True, stdout=subprocess.DEVNULL, timeout=1200)
+    subprocess.run(
+        ["debootstrap", "--variant=minbase", "--include=python3-minimal,git", "bookworm", target],
+        check=True,
+        stdout=subprocess.DEVNULL,
+        timeout=1200,
+    )
     return target

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Properties of the caller that guests do not inherit: limits, ways of being scheduled, personality, umask; and standard streams that are closed."""
+"""Properties of the caller that guests do not inherit: limits, ways of being scheduled,
+personality, umask; and standard streams that are closed."""
 
 import ctypes
 import json
@@ -20,7 +21,10 @@ def under(who, setting, *argv, **options):
 
 
 def low(who, setting):
-    return {limit["command"]: limit["value"] for limit in json.loads(under(who, setting, "doctor", "--json").stdout)["low_limits"]}
+    return {
+        limit["command"]: limit["value"]
+        for limit in json.loads(under(who, setting, "doctor", "--json").stdout)["low_limits"]
+    }
 
 
 @pytest.mark.parametrize("letter, value", LIMITS)
@@ -33,7 +37,13 @@ def test_limits_of_a_shell(caller, letter, value):
 @pytest.mark.parametrize("letter, value", LIMITS)
 def test_hard_limits_are_reported_unless_they_can_be_raised(caller, letter, value):
     told = low(caller, f"ulimit -{letter} {value}")
-    guest = under(caller, f"ulimit -{letter} {value}", "run", "--", "bash", "-c", f"ulimit -S -{letter}").stdout.decode().strip()
+    guest = (
+        under(
+            caller, f"ulimit -{letter} {value}", "run", "--", "bash", "-c", f"ulimit -S -{letter}"
+        )
+        .stdout.decode()
+        .strip()
+    )
     if f"ulimit -{letter}" in told:
         assert told[f"ulimit -{letter}"] == value and guest == str(value)
         assert f"ulimit -{letter} {value}\n" in under(caller, f"ulimit -{letter} {value}", "doctor").stdout.decode()
@@ -67,9 +77,27 @@ def test_real_time_priority(cli):
 
 
 def test_priorities(caller):
-    """Guests do not inherit raised ones. They inherit lowered ones: a user who lowers the engine's means its sandboxes."""
+    """Guests do not inherit raised ones. They inherit lowered ones: a user who lowers the engine's
+    means its sandboxes."""
     for nice, guests in ((-5, 0), (7, 7)):
-        done = subprocess.run(["nice", "-n", str(nice), "setpriv", f"--reuid={caller.uid}", f"--regid={caller.uid}", "--clear-groups", binaries() / "rollbox", "run", "--", "nice"], capture_output=True, env=caller.environment(), cwd="/")
+        done = subprocess.run(
+            [
+                "nice",
+                "-n",
+                str(nice),
+                "setpriv",
+                f"--reuid={caller.uid}",
+                f"--regid={caller.uid}",
+                "--clear-groups",
+                binaries() / "rollbox",
+                "run",
+                "--",
+                "nice",
+            ],
+            capture_output=True,
+            env=caller.environment(),
+            cwd="/",
+        )
         if b"cannot set niceness" in done.stderr or b"setpriv" in done.stderr:
             pytest.skip("this user may not raise priorities, or become another user")
         assert done.stdout == b"%d\n" % guests, done
@@ -78,7 +106,17 @@ def test_priorities(caller):
 @pytest.mark.parametrize("umask", ["0777", "0700", "0300", "0177"])
 @pytest.mark.parametrize("isolation", ["namespace", "process"])
 def test_umask_without_owner_rights_works(caller, isolation, umask):
-    done = under(caller, f"umask {umask}", "run", "--isolation", isolation, "--", "sh", "-c", "echo written > $HOME/x; cat $HOME/x; umask")
+    done = under(
+        caller,
+        f"umask {umask}",
+        "run",
+        "--isolation",
+        isolation,
+        "--",
+        "sh",
+        "-c",
+        "echo written > $HOME/x; cat $HOME/x; umask",
+    )
     assert done.stdout == b"written\n0022\n", done
 
 
@@ -108,8 +146,23 @@ def test_full_host_disk_is_not_the_fault_of_the_job(caller):
     """Isolation process keeps private files there: what does not fit is no bad job, which nobody would try again."""
     if os.geteuid() or caller.uid:
         pytest.skip("only root can make a disk that is full here")
-    job = caller.write(caller.home / "job.jsonl", json.dumps({"id": 1, "argv": ["true"], "files": {"large": "x" * 300000}, "policy": {"isolation": "process"}}) + "\n")
+    job = caller.write(
+        caller.home / "job.jsonl",
+        json.dumps(
+            {
+                "id": 1,
+                "argv": ["true"],
+                "files": {"large": "x" * 300000},
+                "policy": {"isolation": "process"},
+            }
+        )
+        + "\n",
+    )
     script = 'mount --make-rprivate / && mount -t tmpfs -o size=200k none /mnt && TMPDIR=/mnt exec "$0" batch --no-progress --retries 0 "$1"'
     done = caller.call("unshare", "-m", "sh", "-c", script, binaries() / "rollbox", job)
     row = json.loads(done.stdout)
-    assert row["outcome"] == "error" and row["error"]["code"] == "resource_exhausted" and "disk" in row["error"]["message"], row
+    assert (
+        row["outcome"] == "error"
+        and row["error"]["code"] == "resource_exhausted"
+        and "disk" in row["error"]["message"]
+    ), row

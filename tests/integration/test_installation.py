@@ -13,9 +13,15 @@ import rollbox
 from harness import BUILD, TREE
 
 FILES = [
-    "bin/rollbox", "libexec/rollbox/rollbox-engine", "libexec/rollbox/rollbox-init", "libexec/rollbox/rollbox-store",
-    "include/rollbox/rollbox.h", "share/bash-completion/completions/rollbox", "lib/systemd/system/rollbox-engine.service",
-    "lib/systemd/user/rollbox-engine.service", "lib/tmpfiles.d/rollbox.conf",
+    "bin/rollbox",
+    "libexec/rollbox/rollbox-engine",
+    "libexec/rollbox/rollbox-init",
+    "libexec/rollbox/rollbox-store",
+    "include/rollbox/rollbox.h",
+    "share/bash-completion/completions/rollbox",
+    "lib/systemd/system/rollbox-engine.service",
+    "lib/systemd/user/rollbox-engine.service",
+    "lib/tmpfiles.d/rollbox.conf",
 ]
 
 
@@ -41,7 +47,12 @@ def test_install_puts_every_file_in_its_place(installed):
 
 def test_installed_command_finds_its_engine(installed):
     environment = {key: value for key, value in os.environ.items() if not key.startswith("ROLLBOX_")}
-    shown = subprocess.run([str(installed / "bin/rollbox"), "run", "--", "echo", "hello"], env=environment, stdout=subprocess.PIPE, check=True)
+    shown = subprocess.run(
+        [str(installed / "bin/rollbox"), "run", "--", "echo", "hello"],
+        env=environment,
+        stdout=subprocess.PIPE,
+        check=True,
+    )
     assert shown.stdout == b"hello\n"
 
 
@@ -56,7 +67,9 @@ def test_version_is_that_of_meson(installed):
     version = project_version()
     assert rollbox._core.ffi.VERSION == version
     for program in ("bin/rollbox", "libexec/rollbox/rollbox-engine"):
-        shown = subprocess.run([str(installed / program), "--version"], stdout=subprocess.PIPE, text=True, check=True).stdout
+        shown = subprocess.run(
+            [str(installed / program), "--version"], stdout=subprocess.PIPE, text=True, check=True
+        ).stdout
         assert version in shown
     assert f"Version: {version}" in next(installed.glob("lib/**/rollbox.pc")).read_text()
     library = ctypes.CDLL(str(next(installed.glob(f"lib/**/librollbox.so.{version}"))))
@@ -68,7 +81,12 @@ def test_version_is_that_of_meson(installed):
 
 def test_version_in_a_source_checkout_is_that_of_meson():
     code = "import sys; sys.path.insert(0, sys.argv[1]); from rollbox._core import ffi; print(ffi.VERSION)"
-    shown = subprocess.run([sys.executable, "-I", "-c", code, str(TREE / "python")], stdout=subprocess.PIPE, text=True, check=True)
+    shown = subprocess.run(
+        [sys.executable, "-I", "-c", code, str(TREE / "python")],
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
     assert shown.stdout.strip() == project_version()
 
 
@@ -78,8 +96,13 @@ def test_package_has_the_command_as_a_program():
 
 
 def setup_error(directory, environment):
-    shown = subprocess.run(["meson", "setup", str(directory), str(TREE)], env=environment, text=True, stdout=subprocess.PIPE,
-                           stderr=subprocess.STDOUT)
+    shown = subprocess.run(
+        ["meson", "setup", str(directory), str(TREE)],
+        env=environment,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
     assert shown.returncode != 0
     return [line for line in shown.stdout.splitlines() if "ERROR: " in line]
 
@@ -87,7 +110,10 @@ def setup_error(directory, environment):
 def test_build_without_libraries_names_their_packages(tmp_path):
     lines = setup_error(tmp_path / "build", {**os.environ, "PKG_CONFIG_LIBDIR": "/nonexistent", "PKG_CONFIG_PATH": ""})
     assert len(lines) == 1
-    assert "apt-get install libjansson-dev libarchive-dev nettle-dev libc-ares-dev libssl-dev libnghttp2-dev libyaml-dev. " in lines[0]
+    assert (
+        "apt-get install libjansson-dev libarchive-dev nettle-dev libc-ares-dev libssl-dev libnghttp2-dev libyaml-dev. "
+        in lines[0]
+    )
 
 
 def test_build_without_a_compiler_names_all_packages(tmp_path):
@@ -96,13 +122,21 @@ def test_build_without_a_compiler_names_all_packages(tmp_path):
         (tmp_path / "bin" / name).symlink_to(shutil.which(name))
     lines = setup_error(tmp_path / "build", {"PATH": str(tmp_path / "bin")})
     assert len(lines) == 1
-    assert "apt-get install gcc libc6-dev pkg-config libjansson-dev libarchive-dev nettle-dev libc-ares-dev libssl-dev libnghttp2-dev libyaml-dev. " in lines[0]
+    assert (
+        "apt-get install gcc libc6-dev pkg-config libjansson-dev libarchive-dev nettle-dev libc-ares-dev libssl-dev libnghttp2-dev libyaml-dev. "
+        in lines[0]
+    )
 
 
 def test_build_without_headers_names_all_packages(tmp_path):
     """A compiler without the C library's headers."""
-    (tmp_path / "gcc").write_text('#!/bin/sh\ncase "$*" in *--version*|*-dM*) exec gcc "$@" ;; esac\necho "no stdio.h" >&2\nexit 1\n')
+    (tmp_path / "gcc").write_text(
+        '#!/bin/sh\ncase "$*" in *--version*|*-dM*) exec gcc "$@" ;; esac\necho "no stdio.h" >&2\nexit 1\n'
+    )
     (tmp_path / "gcc").chmod(0o755)
     lines = setup_error(tmp_path / "build", {**os.environ, "CC": str(tmp_path / "gcc")})
     assert len(lines) == 1
-    assert "apt-get install gcc libc6-dev libjansson-dev libarchive-dev nettle-dev libc-ares-dev libssl-dev libnghttp2-dev libyaml-dev. " in lines[0]
+    assert (
+        "apt-get install gcc libc6-dev libjansson-dev libarchive-dev nettle-dev libc-ares-dev libssl-dev libnghttp2-dev libyaml-dev. "
+        in lines[0]
+    )

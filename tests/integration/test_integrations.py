@@ -20,7 +20,8 @@ from rollbox.integrations import _common
 from harness import BUILD, DEADLINE, serves
 
 INSPECT_EXCEPTIONS = {
-    # adduser as root of the sandbox, then whoami as the new user: a sandbox has the one user of its policy, and nobody may write its /etc.
+    # adduser as root of the sandbox, then whoami as the new user: a sandbox has the one user of its
+    # policy, and nobody may write its /etc.
     "test_exec_as_user",
 }
 
@@ -63,7 +64,9 @@ def test_inspect_ai_finds_the_sandbox_provider():
     from inspect_ai.util._sandbox.registry import registry_find_sandboxenv
     import rollbox.integrations.inspect_ai as adapter
     assert registry_find_sandboxenv("rollbox") is not None
-    assert adapter.RollboxSandboxEnvironment.config_deserialize({"policy": {"max_memory": "1G"}}).policy == {"max_memory": "1G"}
+    assert adapter.RollboxSandboxEnvironment.config_deserialize(
+        {"policy": {"max_memory": "1G"}}
+    ).policy == {"max_memory": "1G"}
 
 
 def test_entry_point_is_declared():
@@ -82,7 +85,11 @@ def test_inspect_ai_self_check():
     from inspect_ai.util._sandbox import self_check
     from rollbox.integrations.inspect_ai import RollboxSandboxEnvironment as Environment
     # A function that runs them all came and went with versions; the checks stay.
-    checks = {name: check for name, check in vars(self_check).items() if name.startswith("test_") and inspect.iscoroutinefunction(check)}
+    checks = {
+        name: check
+        for name, check in vars(self_check).items()
+        if name.startswith("test_") and inspect.iscoroutinefunction(check)
+    }
 
     async def main():
         failed = {}
@@ -133,7 +140,8 @@ def test_inspect_ai_setup_is_run_once_and_forked(tmp_path):
 
 @pytest.fixture
 def ares_result(monkeypatch):
-    """The module of the installed package that has its containers. `import ares` itself asks the network for lists of data sets, so the packages
+    """The module of the installed package that has its containers. `import ares` itself asks the
+    network for lists of data sets, so the packages
     above that module are entered without running them."""
     needs("ares", "its results are a class of its own")
     place = list(importlib.util.find_spec("ares").submodule_search_locations)
@@ -149,13 +157,22 @@ def ares_result(monkeypatch):
 
 def test_ares_container(ares_result, tmp_path):
     from rollbox.integrations.ares import ContainerFactory
-    factory = ContainerFactory.configured(policy={"max_memory": "256M"}, images={"*": "host"}, setup="mkdir -p /tmp/app && echo set >/tmp/app/up")
+
+    factory = ContainerFactory.configured(
+        policy={"max_memory": "256M"},
+        images={"*": "host"},
+        setup="mkdir -p /tmp/app && echo set >/tmp/app/up",
+    )
     (tmp_path / "tree/sub").mkdir(parents=True)
     (tmp_path / "tree/f").write_text("file")
     (tmp_path / "tree/sub/g").write_text("deep")
 
     async def main():
-        container = factory.from_image(image="swebench/any:latest", resources=ares_result.Resources(cpu=1, memory=1), default_workdir="/tmp/app")
+        container = factory.from_image(
+            image="swebench/any:latest",
+            resources=ares_result.Resources(cpu=1, memory=1),
+            default_workdir="/tmp/app",
+        )
         await container.start(env={"E": "env"})
         result = await container.exec_run("cat up; echo $E $F; pwd; echo err >&2; exit 3", env={"F": "more"})
         assert result == ares_result.ExecResult(output="set\nenv more\n/tmp/app\nerr\n", exit_code=3)
@@ -193,7 +210,11 @@ def test_ares_accepts_the_factory(ares_result):
             if name.startswith("_") or not callable(getattr(theirs, name, None)):
                 continue
             wanted = [p for p in inspect.signature(getattr(theirs, name)).parameters if p not in ("self", "cls")]
-            assert [p for p in inspect.signature(getattr(ours, name)).parameters if p not in ("self", "cls")] == wanted, name
+            assert [
+                p
+                for p in inspect.signature(getattr(ours, name)).parameters
+                if p not in ("self", "cls")
+            ] == wanted, name
 
 
 # rLLM (not on PyPI: by its protocol)
@@ -239,10 +260,16 @@ def snapshots(hooks):
     assert hooks.create("again", ref).exec("cat /tmp/task") == "t1\n"
     assert hooks.build_snapshot("rollbox", "t2", ref, ref, force=True) == ref
     assert hooks.create("again", ref).exec("cat /tmp/task") == "t2\n"
-    assert hooks.delete_snapshot("rollbox", ref) and hooks.snapshot_absent("rollbox", ref) and hooks.delete_snapshot("rollbox", ref)
+    assert (
+        hooks.delete_snapshot("rollbox", ref)
+        and hooks.snapshot_absent("rollbox", ref)
+        and hooks.delete_snapshot("rollbox", ref)
+    )
     with pytest.raises(missing):
         hooks.create("none", ref)
-    assert hooks.build_snapshot("rollbox", "t", "fails", install_script="exit 1") is None and hooks.snapshot_absent("rollbox", "fails")
+    assert hooks.build_snapshot(
+        "rollbox", "t", "fails", install_script="exit 1"
+    ) is None and hooks.snapshot_absent("rollbox", "fails")
     for box in boxes:
         assert box.exec("cat /tmp/task") == "changed\n"
         box.close()
@@ -266,14 +293,25 @@ def test_rllm_snapshots_of_a_shared_engine(tmp_path):
         code = ("import pickle, sys; hooks = pickle.loads(bytes.fromhex(sys.argv[1])); "
                 "print(hooks.build_snapshot('rollbox', 't', 'kept', None))")
         plain = pickle.dumps(SnapshotHooks(socket)).hex()
-        assert subprocess.run([sys.executable, "-c", code, plain], capture_output=True, text=True, timeout=DEADLINE).stdout == "kept\n"
+        assert (
+            subprocess.run(
+                [sys.executable, "-c", code, plain],
+                capture_output=True,
+                text=True,
+                timeout=DEADLINE,
+            ).stdout
+            == "kept\n"
+        )
         assert not hooks.snapshot_absent("rollbox", "kept")
         with hooks.create("here", "kept") as box:
             assert box.is_alive()
         assert hooks.delete_snapshot("rollbox", "kept")
         process.kill()
         process.wait()
-        assert hooks.snapshot_absent("rollbox", "kept") is False and hooks.delete_snapshot("rollbox", "kept") is False, "an engine that cannot be asked has said nothing"
+        assert (
+            hooks.snapshot_absent("rollbox", "kept") is False
+            and hooks.delete_snapshot("rollbox", "kept") is False
+        ), "an engine that cannot be asked has said nothing"
         with pytest.raises(EngineLost):
             hooks.build_snapshot("rollbox", "t", "kept", None)
     finally:

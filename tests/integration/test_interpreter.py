@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Warm interpreters: no program can distinguish one from an interpreter that is started from scratch; and the promises of each sandbox hold there, too."""
+"""Warm interpreters: no program can distinguish one from an interpreter that is started from
+scratch; and the promises of each sandbox hold there, too."""
 
 import asyncio
 import contextlib
@@ -18,7 +19,13 @@ import rollbox
 from rollbox import AsyncSandbox, Engine, Sandbox, run_many
 from interpreters import FILES, INPUT, POLICY, PROGRAMS, by_name, count, told, wait_until_ready
 
-SYSTEM_MINOR = int(subprocess.run(["/usr/bin/python3", "-c", "import sys; print(sys.version_info.minor)"], capture_output=True, check=True).stdout)
+SYSTEM_MINOR = int(
+    subprocess.run(
+        ["/usr/bin/python3", "-c", "import sys; print(sys.version_info.minor)"],
+        capture_output=True,
+        check=True,
+    ).stdout
+)
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +60,10 @@ def test_file_in_a_warm_interpreter_equals_a_cold_one(engine, name):
     (mine,) = run_many([{"code": FILES[name], "language": "python", "files": files}], policy=POLICY, engine=engine)
     assert count(engine) == before + 1, engine.status()["interpreters"]
     other = Sandbox(POLICY, engine=engine).run(["python3", "main.py"], files={"main.py": FILES[name], **files})
-    assert {**told(mine), "stderr": TIMES.sub(b"", mine.stderr)} == {**told(other), "stderr": TIMES.sub(b"", other.stderr)}
+    assert {**told(mine), "stderr": TIMES.sub(b"", mine.stderr)} == {
+        **told(other),
+        "stderr": TIMES.sub(b"", other.stderr),
+    }
 
 
 def test_changed_library_is_imported_in_its_new_form(engine):
@@ -82,9 +92,12 @@ def test_runs_leave_nothing_in_the_interpreter(engine, sandbox):
     """A program does not see the changes that an earlier one made to its interpreter."""
     before = count(engine)
     for i in range(10):
-        result = sandbox.run_code("import builtins, os, sys\nprint(hasattr(builtins, 'mine'), hasattr(os, 'mine'), os.path.exists('/tmp/mine'), 'json' in sys.modules, sys.path[-1] == 'mine', os.environ.get('MINE'), len.__doc__[:6])\n"
-                                  "import json; builtins.mine = os.mine = 1; open('/tmp/mine', 'w').close(); sys.path.append('mine'); os.environ['MINE'] = 'x'\n"
-                                  "import ctypes; ctypes.memset(id(len.__doc__) + sys.getsizeof('') - 1, ord('X'), 1)", text=True)
+        result = sandbox.run_code(
+            "import builtins, os, sys\nprint(hasattr(builtins, 'mine'), hasattr(os, 'mine'), os.path.exists('/tmp/mine'), 'json' in sys.modules, sys.path[-1] == 'mine', os.environ.get('MINE'), len.__doc__[:6])\n"
+            "import json; builtins.mine = os.mine = 1; open('/tmp/mine', 'w').close(); sys.path.append('mine'); os.environ['MINE'] = 'x'\n"
+            "import ctypes; ctypes.memset(id(len.__doc__) + sys.getsizeof('') - 1, ord('X'), 1)",
+            text=True,
+        )
         assert result.stdout == "False False False False False None Return\n" and not result.stderr, result
     assert count(engine) == before + 10
 
@@ -96,7 +109,12 @@ def test_many_at_once(engine):
         box = AsyncSandbox(POLICY, engine=engine)
 
         async def one(i):
-            result = await box.run_code(f"import sys; print({i}, sys.argv[1], sys.stdin.read()); sys.exit({i % 7})", [str(i)], stdin=f"in{i}", text=True)
+            result = await box.run_code(
+                f"import sys; print({i}, sys.argv[1], sys.stdin.read()); sys.exit({i % 7})",
+                [str(i)],
+                stdin=f"in{i}",
+                text=True,
+            )
             return result.stdout == f"{i} {i} in{i}\n" and result.exit_code == i % 7
 
         return await asyncio.gather(*(one(i) for i in range(300)))
@@ -107,12 +125,19 @@ def test_many_at_once(engine):
 
 
 def test_runs_wait_while_the_interpreter_is_made(sandbox):
-    """A burst of runs does not start a Python for each, which would keep the one that all could have from being made."""
+    """A burst of runs does not start a Python for each, which would keep the one that all could
+    have from being made."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, sorted(before)[:2])
     try:
         with Engine() as engine:
-            results = run_many([{"code": f"print({i})", "language": "python"} for i in range(40)], policy=POLICY, concurrency=40, text=True, engine=engine)
+            results = run_many(
+                [{"code": f"print({i})", "language": "python"} for i in range(40)],
+                policy=POLICY,
+                concurrency=40,
+                text=True,
+                engine=engine,
+            )
             assert [result.stdout for result in results] == [f"{i}\n" for i in range(40)]
             assert count(engine) >= 20 and not count(engine, "anew"), engine.status()["interpreters"]
     finally:
@@ -123,14 +148,23 @@ def test_packages_of_the_run(engine):
     """Directories that come with the run are looked at as at a start."""
     box = Sandbox({**POLICY, "env": {"PYTHONPATH": "/tmp/lib"}}, engine=engine)
     for _ in range(4):
-        assert box.run_code("import mine; print(mine.x)", files={"/tmp/lib/mine.py": "x = 5"}, text=True).stdout == "5\n"
+        assert (
+            box.run_code(
+                "import mine; print(mine.x)", files={"/tmp/lib/mine.py": "x = 5"}, text=True
+            ).stdout
+            == "5\n"
+        )
     home = Sandbox({**POLICY, "env": {"HOME": "/tmp"}}, engine=engine)
     for _ in range(3):
         assert home.run_code("pass").ok
     code = "import site, sys; print(site.USER_SITE in sys.path)\nimport mine; print(mine.x)"
     for _ in range(3):
         version = home.run_code("import sys; print(*sys.version_info[:2], sep='.')", text=True).stdout.strip()
-        result = home.run_code(code, files={f"/tmp/.local/lib/python{version}/site-packages/mine.py": "x = 6"}, text=True)
+        result = home.run_code(
+            code,
+            files={f"/tmp/.local/lib/python{version}/site-packages/mine.py": "x = 6"},
+            text=True,
+        )
         assert result.stdout == "True\n6\n", result
 
 
@@ -144,18 +178,37 @@ def test_warm_interpreter_is_not_used_where_it_would_differ(engine, policy, opti
     box = Sandbox({**POLICY, **policy}, engine=engine)
     before = count(engine)
     for _ in range(4):
-        assert box.run_code("import os; print(os.environ.get('A'))", text=True, **options).stdout == f"{options.get('env', {}).get('A')}\n"
+        assert (
+            box.run_code("import os; print(os.environ.get('A'))", text=True, **options).stdout
+            == f"{options.get('env', {}).get('A')}\n"
+        )
     assert count(engine) == before
 
 
-@pytest.mark.parametrize("policy", [
-    {"max_open_files": 16}, {"max_processes": 3}, {"net": "loopback"}, {"net": "host"}, {"max_memory": "64M"}, {"fs_writable": ["/opt"]}, {"cwd": "/usr"}, {"hostname": "other"},
-    {"max_processes": 1}, {"env": {"PYTHONUTF8": "1", "PYTHONHASHSEED": "5", "LANG": "C.UTF-8"}}, {"user": 7, "max_cpu": 1}, {"fs_denied": ["/usr/lib/python3"]},
-], ids=str)
+@pytest.mark.parametrize(
+    "policy",
+    [
+        {"max_open_files": 16},
+        {"max_processes": 3},
+        {"net": "loopback"},
+        {"net": "host"},
+        {"max_memory": "64M"},
+        {"fs_writable": ["/opt"]},
+        {"cwd": "/usr"},
+        {"hostname": "other"},
+        {"max_processes": 1},
+        {"env": {"PYTHONUTF8": "1", "PYTHONHASHSEED": "5", "LANG": "C.UTF-8"}},
+        {"user": 7, "max_cpu": 1},
+        {"fs_denied": ["/usr/lib/python3"]},
+    ],
+    ids=str,
+)
 def test_policies(policy):
     """Each policy has its own interpreter, which runs under it: what comes of a program is the same."""
-    code = ("import os, resource, socket, sys\nprint(resource.getrlimit(resource.RLIMIT_NOFILE), os.getcwd(), socket.gethostname(), sys.flags, os.getuid(), {'a', 'b', 'c'} if sys.flags.hash_randomization == 0 else 0, "
-            "os.cpu_count(), len(os.sched_getaffinity(0)), sorted(os.environ))\ntry:\n    print(sorted(os.listdir('/opt')), open('/opt/mine', 'w').write('x'))\nexcept OSError as e:\n    print(e)\n")
+    code = (
+        "import os, resource, socket, sys\nprint(resource.getrlimit(resource.RLIMIT_NOFILE), os.getcwd(), socket.gethostname(), sys.flags, os.getuid(), {'a', 'b', 'c'} if sys.flags.hash_randomization == 0 else 0, "
+        "os.cpu_count(), len(os.sched_getaffinity(0)), sorted(os.environ))\ntry:\n    print(sorted(os.listdir('/opt')), open('/opt/mine', 'w').write('x'))\nexcept OSError as e:\n    print(e)\n"
+    )
     with Engine() as engine:
         box = Sandbox({**POLICY, **policy}, engine=engine)
         wait_until_ready(engine, box)
@@ -166,13 +219,21 @@ def test_policies(policy):
 
 
 def test_limits(engine, sandbox):
-    assert sandbox.run_code("print('before', flush=True)\nwhile True: pass", timeout=0.3, text=True).outcome == "timeout"
+    assert (
+        sandbox.run_code(
+            "print('before', flush=True)\nwhile True: pass", timeout=0.3, text=True
+        ).outcome
+        == "timeout"
+    )
     result = sandbox.run_code("print('x' * 100)\nx = []\nwhile True: x.append(bytearray(1 << 20))", text=True)
     assert result.outcome == "out_of_memory" or "MemoryError" in result.stderr, result
     assert sandbox.run_code("while True: print('x' * 1000)", max_output=100000).outcome == "output_limit"
     forks = "import os, time\nn = 0\ntry:\n    while n < 200:\n        if os.fork() == 0: time.sleep(100)\n        n += 1\nexcept BlockingIOError: print('limited', flush=True)\nos._exit(0)"
     assert sandbox.run_code(forks, text=True).stdout == "limited\n"
-    left = sandbox.run_code("import os\nif os.fork() == 0:\n    os.setsid()\n    if os.fork() == 0:\n        import time; time.sleep(86400.25)\n    os._exit(0)\nprint('left')", text=True)
+    left = sandbox.run_code(
+        "import os\nif os.fork() == 0:\n    os.setsid()\n    if os.fork() == 0:\n        import time; time.sleep(86400.25)\n    os._exit(0)\nprint('left')",
+        text=True,
+    )
     assert left.stdout == "left\n"
 
 
@@ -208,27 +269,46 @@ os.write(1, b"restored?")
 """
 
 
-@pytest.mark.parametrize("trick, why", [
-    ("threading.Thread(target=time.sleep, args=(1000,)).start()", "threads"),
-    ("m = mmap.mmap(-1, 4096)", "shares memory"),
-    ("x = b'x' * (100 << 20)", "bytes of memory"),
-    ("os.dup2(1, 77)", "descriptor 77"),
-    ("open('/tmp/d', 'w').write('x' * 4096); f = open('/tmp/d'); ctypes.CDLL(None).mmap(0, 4096, 1, 2, f.fileno(), 0); os.unlink('/tmp/d'); f.close()", "deleted"),
-    ("os.fork() or time.sleep(1000)", "2 processes"),
-    ("os.write(1, b'ready\\n'); time.sleep(0.05); libc = ctypes.CDLL(None); os.fork() or (os.fork() and os._exit(0)) or time.sleep(1000); os.wait()", "only one"),
-    ("os.write(1, b'ready\\n'); time.sleep(1000)", "does not wait"),
-    ("sys.exit('not today')", "not today"),
-    ("os.kill(os.getpid(), 9)", "ended at its start"),
-    ("libc = ctypes.CDLL(None); libc.mmap.restype = ctypes.c_void_p; libc.mmap(0x200000, 4096, 3, 0x32, -1, 0)", "memory at 0x200000"),
-], ids=lambda value: value if " " in value and len(value) < 30 else "")
+@pytest.mark.parametrize(
+    "trick, why",
+    [
+        ("threading.Thread(target=time.sleep, args=(1000,)).start()", "threads"),
+        ("m = mmap.mmap(-1, 4096)", "shares memory"),
+        ("x = b'x' * (100 << 20)", "bytes of memory"),
+        ("os.dup2(1, 77)", "descriptor 77"),
+        (
+            "open('/tmp/d', 'w').write('x' * 4096); f = open('/tmp/d'); ctypes.CDLL(None).mmap(0, 4096, 1, 2, f.fileno(), 0); os.unlink('/tmp/d'); f.close()",
+            "deleted",
+        ),
+        ("os.fork() or time.sleep(1000)", "2 processes"),
+        (
+            "os.write(1, b'ready\\n'); time.sleep(0.05); libc = ctypes.CDLL(None); os.fork() or (os.fork() and os._exit(0)) or time.sleep(1000); os.wait()",
+            "only one",
+        ),
+        ("os.write(1, b'ready\\n'); time.sleep(1000)", "does not wait"),
+        ("sys.exit('not today')", "not today"),
+        ("os.kill(os.getpid(), 9)", "ended at its start"),
+        (
+            "libc = ctypes.CDLL(None); libc.mmap.restype = ctypes.c_void_p; libc.mmap(0x200000, 4096, 3, 0x32, -1, 0)",
+            "memory at 0x200000",
+        ),
+    ],
+    ids=lambda value: value if " " in value and len(value) < 30 else "",
+)
 def test_undumpable_interpreter_runs_cold(trick, why):
-    """It is refused in words, and the code is run all the same. The guest, which may be anything, can make an interpreter that is of no use, and nothing worse."""
+    """It is refused in words, and the code is run all the same. The guest, which may be anything,
+    can make an interpreter that is of no use, and nothing worse."""
     place = Path("/var/tmp") / f"fake-{os.getpid()}-{abs(hash(trick))}"
     place.mkdir(mode=0o755)
     try:
         (place / "python3").write_text(FAKE.format(trick))
         (place / "python3").chmod(0o755)
-        policy = {**POLICY, "max_memory": "400M", "fs_readable": ["/usr", "/lib", "/lib64", "/etc", "/bin", str(place)], "env": {"PATH": f"{place}:/usr/bin:/bin"}}
+        policy = {
+            **POLICY,
+            "max_memory": "400M",
+            "fs_readable": ["/usr", "/lib", "/lib64", "/etc", "/bin", str(place)],
+            "env": {"PATH": f"{place}:/usr/bin:/bin"},
+        }
         with Engine() as engine:
             box = Sandbox(policy, engine=engine)
             pause = threading.Event()
@@ -255,7 +335,12 @@ def test_runs_do_not_wait_for_an_interpreter_that_never_starts():
     try:
         (place / "python3").write_text(FAKE.format("os.read(os.pipe()[0], 1)"))
         (place / "python3").chmod(0o755)
-        policy = {**POLICY, "timeout": 15, "fs_readable": ["/usr", "/lib", "/lib64", "/etc", "/bin", str(place)], "env": {"PATH": f"{place}:/usr/bin:/bin"}}
+        policy = {
+            **POLICY,
+            "timeout": 15,
+            "fs_readable": ["/usr", "/lib", "/lib64", "/etc", "/bin", str(place)],
+            "env": {"PATH": f"{place}:/usr/bin:/bin"},
+        }
         os.sched_setaffinity(0, sorted(before)[:2])
         with Engine() as engine:
             def take_long():
@@ -323,7 +408,11 @@ def test_python_that_is_replaced():
     place.mkdir(mode=0o755)
     try:
         shutil.copy(os.path.realpath("/usr/bin/python3"), place / "python3")
-        policy = {**POLICY, "fs_readable": ["/usr", "/lib", "/lib64", "/etc", str(place)], "env": {"PATH": f"{place}:/usr/bin:/bin"}}
+        policy = {
+            **POLICY,
+            "fs_readable": ["/usr", "/lib", "/lib64", "/etc", str(place)],
+            "env": {"PATH": f"{place}:/usr/bin:/bin"},
+        }
         with Engine() as engine:
             box = Sandbox(policy, engine=engine)
             wait_until_ready(engine, box)

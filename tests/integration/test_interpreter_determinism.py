@@ -1,8 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Interpreters that are kept started, with random_seed and time_start: what a program prints is of its seed and its clock alone, and not one byte tells whether the interpreter was kept or is started for it, or what ran before or beside.
+"""Interpreters that are kept started, with random_seed and time_start: what a program prints is of
+its seed and its clock alone, and not one byte tells whether the interpreter was kept or is started
+for it, or what ran before or beside.
 
-The model: the same code is run by an engine that has no interpreter yet (each time under a policy of its own, which differs in a limit), by one that has, and as `python3 -c`. The first two are compared as they are, addresses included; the last
-one without the addresses. make check runs this file as root and as an ordinary user; tests with a caller compare what both see.
+The model: the same code is run by an engine that has no interpreter yet (each time under a policy
+of its own, which differs in a limit), by one that has, and as `python3 -c`. The first two are
+compared as they are, addresses included; the last
+one without the addresses. make check runs this file as root and as an ordinary user; tests with a
+caller compare what both see.
 """
 
 import contextlib
@@ -84,7 +89,12 @@ def kept(keys):
 def test_warm_and_cold_runs_are_byte_identical(engine, part):
     """All that the other tests of interpreters run, with the clocks of a virtual time."""
     names = [*PROGRAMS][part::8]
-    anew = {name: Sandbox(policy_of(VIRTUAL), engine=engine).run_code(PROGRAMS[name], ["a", "b c"], stdin=INPUT) for name in names}
+    anew = {
+        name: Sandbox(policy_of(VIRTUAL), engine=engine).run_code(
+            PROGRAMS[name], ["a", "b c"], stdin=INPUT
+        )
+        for name in names
+    }
     with kept(VIRTUAL) as (ready, box):
         before = count(ready)
         mine = {name: box.run_code(PROGRAMS[name], ["a", "b c"], stdin=INPUT) for name in names}
@@ -96,7 +106,17 @@ def test_warm_and_cold_runs_are_byte_identical(engine, part):
 
 def test_seeded_file_in_a_warm_interpreter_equals_a_cold_one(engine):
     files = {"other.py": "x = 5"}
-    (first,) = run_many([{"code": "import os; print([(os.stat(n).st_mtime_ns, os.stat(n).st_ctime_ns) for n in ('main.py', 'other.py', '.')])", "language": "python", "files": files}], policy=policy_of(VIRTUAL), engine=engine)
+    (first,) = run_many(
+        [
+            {
+                "code": "import os; print([(os.stat(n).st_mtime_ns, os.stat(n).st_ctime_ns) for n in ('main.py', 'other.py', '.')])",
+                "language": "python",
+                "files": files,
+            }
+        ],
+        policy=policy_of(VIRTUAL),
+        engine=engine,
+    )
     with kept(VIRTUAL) as (ready, box):
         for name, code in FILES.items():
             job = {"code": code, "language": "python", "files": files}
@@ -105,17 +125,33 @@ def test_seeded_file_in_a_warm_interpreter_equals_a_cold_one(engine):
             (mine,) = run_many([job], policy={**POLICY, **VIRTUAL}, engine=ready)
             assert count(ready) == before + 1 and result(mine) == result(anew), name
             assert told(mine) == told(box.run(["python3", "main.py"], files={"main.py": code, **files})), name
-        (mine,) = run_many([{"code": "import os; print([(os.stat(n).st_mtime_ns, os.stat(n).st_ctime_ns) for n in ('main.py', 'other.py', '.')])", "language": "python", "files": files}], policy={**POLICY, **VIRTUAL}, engine=ready)
+        (mine,) = run_many(
+            [
+                {
+                    "code": "import os; print([(os.stat(n).st_mtime_ns, os.stat(n).st_ctime_ns) for n in ('main.py', 'other.py', '.')])",
+                    "language": "python",
+                    "files": files,
+                }
+            ],
+            policy={**POLICY, **VIRTUAL},
+            engine=ready,
+        )
         assert result(mine) == result(first) and mine.ok
 
 
 @pytest.mark.parametrize("level", LEVELS)
 def test_random_values_follow_the_seed(engine, level):
-    """The same for the same seed, with any runs before and beside; others for another seed; and the same as in a python3 command."""
+    """The same for the same seed, with any runs before and beside; others for another seed; and the
+    same as in a python3 command."""
     keys = LEVELS[level]
     anew = Sandbox(policy_of(keys), engine=engine).run_code(CHANCE + ADDRESSES, stdin="x")
     with kept(keys) as (ready, box), ThreadPoolExecutor(4) as threads:
-        codes = [CHANCE + ADDRESSES, "import os; os.urandom(99); x = bytearray(1 << 24)", CHILDREN, "import json, random; print(random.random())"] * repeat_count(8, 3, 100)
+        codes = [
+            CHANCE + ADDRESSES,
+            "import os; os.urandom(99); x = bytearray(1 << 24)",
+            CHILDREN,
+            "import json, random; print(random.random())",
+        ] * repeat_count(8, 3, 100)
         before = count(ready)
         seen = list(threads.map(box.run_code, codes))
         assert count(ready) == before + len(codes) and all(one.ok for one in seen)
@@ -152,10 +188,12 @@ def test_imports_read_the_clock_equally_often(engine, name):
 
 
 def test_waits_end_by_the_virtual_clock():
-    code = ("import queue, select, signal, threading, time\nt = time.time()\nprint(threading.Event().wait(100), select.select([], [], [], 50), round(time.time() - t))\n"
-            "signal.signal(signal.SIGALRM, lambda *_: print('alarm', round(time.time() - t)))\nsignal.alarm(1000)\nsignal.pause()\n"
-            "import asyncio\nasync def main():\n    await asyncio.gather(*(asyncio.sleep(n) for n in (300, 100)))\nasyncio.run(main())\nprint(round(time.time() - t))\n"
-            "import subprocess\nprint(subprocess.run(['sh', '-c', 'sleep 5000; date +%s']).returncode, round(time.time() - t))\n")
+    code = (
+        "import queue, select, signal, threading, time\nt = time.time()\nprint(threading.Event().wait(100), select.select([], [], [], 50), round(time.time() - t))\n"
+        "signal.signal(signal.SIGALRM, lambda *_: print('alarm', round(time.time() - t)))\nsignal.alarm(1000)\nsignal.pause()\n"
+        "import asyncio\nasync def main():\n    await asyncio.gather(*(asyncio.sleep(n) for n in (300, 100)))\nasyncio.run(main())\nprint(round(time.time() - t))\n"
+        "import subprocess\nprint(subprocess.run(['sh', '-c', 'sleep 5000; date +%s']).returncode, round(time.time() - t))\n"
+    )
     with kept(VIRTUAL) as (ready, box):
         before = count(ready)
         mine = {result(box.run_code(code, timeout=50)) for _ in range(3)}
@@ -172,7 +210,16 @@ def test_real_clock_continues_from_the_start_time():
 
 def test_seeded_jobs_are_equal_for_each_user(caller):
     """Root and an ordinary user see the same; the seed of a job is the job's."""
-    jobs = [{"id": f"{seed}/{i}", "code": CHANCE + ADDRESSES + CLOCKS, "language": "python", "policy": {"random_seed": seed}} for i in range(6) for seed in (1, 2)]
+    jobs = [
+        {
+            "id": f"{seed}/{i}",
+            "code": CHANCE + ADDRESSES + CLOCKS,
+            "language": "python",
+            "policy": {"random_seed": seed},
+        }
+        for i in range(6)
+        for seed in (1, 2)
+    ]
     rows = caller.batch(jobs, "-j", "3", "--time-start", START, "--time-mode", "virtual")
     assert all(row["outcome"] == "exit" and row["exit_code"] == 0 for row in rows.values()), rows
     texts = [{row["stdout"] for name, row in rows.items() if name.startswith(f"{seed}/")} for seed in (1, 2)]
@@ -199,7 +246,8 @@ def test_lost_interpreter_is_reported(engine):
 
 
 def test_hostile_programs_harm_only_themselves():
-    """A program that tampers with its random stream, its vDSO, its limits or the page of its clock is run like any other, and does not affect the next one."""
+    """A program that tampers with its random stream, its vDSO, its limits or the page of its clock
+    is run like any other, and does not affect the next one."""
     programs = [
         "import resource\nfor i in range(1, 16):      # all but CPU time, which ends it\n    try: resource.setrlimit(i, (0, 0))\n    except (OSError, ValueError): pass\nprint(5)",
         "import mmap, os\nfor line in open('/proc/self/maps'):\n    if 'rollbox-clock' in line:\n        f = open('/proc/self/mem', 'r+b', 0); f.seek(int(line.split('-')[0], 16))\n        try: f.write(b'\\xff' * 4096)\n        except OSError: pass\nimport time; time.sleep(1000); print(time.time() > 0)",

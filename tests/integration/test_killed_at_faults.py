@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The engine is killed together with rollbox-store, at each of its fault points, or just before the job begins, which then continues alone: files on the host and in the store are complete, and nothing else is left.
+"""The engine is killed together with rollbox-store, at each of its fault points, or just before the
+job begins, which then continues alone: files on the host and in the store are complete, and nothing
+else is left.
 
-The model: rollbox-store is a script that does as a file says, once: "point NAME" dies there and takes its parent, the engine, along; "first" kills the engine and then does the work.
+The model: rollbox-store is a script that does as a file says, once: "point NAME" dies there and
+takes its parent, the engine, along; "first" kills the engine and then does the work.
 """
 
 import json
@@ -24,7 +27,11 @@ WORK = {
     "wake": lambda box, to: box.wake(),
     "wake-again": lambda box, to: box.wake(),
 }
-CASES = [(row["command"], f"point {row['name']}", row["done"]) for row in FAULTS if row["command"] in WORK] + [(command, "first", None) for command in WORK]
+CASES = [
+    (row["command"], f"point {row['name']}", row["done"])
+    for row in FAULTS
+    if row["command"] in WORK
+] + [(command, "first", None) for command in WORK]
 
 
 @pytest.fixture
@@ -64,7 +71,11 @@ def is_a_difference(store):
     return any("over" in image for image in json.loads(record.read_text().splitlines()[0])["images"])
 
 
-@pytest.mark.parametrize("command, how, done", CASES, ids=lambda value: value.replace(" ", "-") if isinstance(value, str) else "")
+@pytest.mark.parametrize(
+    "command, how, done",
+    CASES,
+    ids=lambda value: value.replace(" ", "-") if isinstance(value, str) else "",
+)
 def test_engine_and_store_are_killed(command, how, done, fault, store, tmp_path):  # noqa: F811
     work, to, socket = tmp_path / "work", tmp_path / "file", tmp_path / "socket"
     work.mkdir()
@@ -73,7 +84,14 @@ def test_engine_and_store_are_killed(command, how, done, fault, store, tmp_path)
     to.write_text("before")
     with Shared(socket) as shared:
         box = Sandbox(Policy(fs_writable=[str(work)]), engine=shared.engine, name="box", detached=True)
-        box.exec(["sh", "-c", f"cd {work}; echo new > a; rm gone; mkdir d; echo d > d/d; head -c 200000 /dev/urandom > /tmp/much"], check=True)
+        box.exec(
+            [
+                "sh",
+                "-c",
+                f"cd {work}; echo new > a; rm gone; mkdir d; echo d > d/d; head -c 200000 /dev/urandom > /tmp/much",
+            ],
+            check=True,
+        )
         box.spawn(["python3", "-c", COUNTING], stdin=b"")
         until(lambda: box.exists("/tmp/n"))
         for _ in range({"wake": 1, "hibernate-again": 1, "wake-again": 2}.get(command, 0)):
@@ -95,7 +113,9 @@ def test_engine_and_store_are_killed(command, how, done, fault, store, tmp_path)
     until(lambda: not os.path.exists(f"/proc/{number}"))
 
     new = (work / "a").read_text() == "new\n"
-    assert sorted(os.listdir(work)) == (["a", "d"] if new else ["a", "gone"]) and (new or (work / "a").read_text() == "old\n")
+    assert sorted(os.listdir(work)) == (["a", "d"] if new else ["a", "gone"]) and (
+        new or (work / "a").read_text() == "old\n"
+    )
     if command != "commit" or how != "first":
         assert new == (command == "commit" and bool(done))
     assert command.startswith("export") or to.read_text() == "before"
@@ -121,5 +141,10 @@ def test_engine_and_store_are_killed(command, how, done, fault, store, tmp_path)
             assert (work / "a").read_text() == "next\n"
     store_tells("gc")
     assert store_tells("fsck")["damaged"] == []
-    assert [entry for part in ("tmp", "trash", "woken", "asleep", "boxes") if (store / part).is_dir() for entry in os.listdir(store / part)] == []
+    assert [
+        entry
+        for part in ("tmp", "trash", "woken", "asleep", "boxes")
+        if (store / part).is_dir()
+        for entry in os.listdir(store / part)
+    ] == []
     until(lambda: beside(work) == [])

@@ -1,19 +1,48 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SIGKILL from outside for each process that an engine has: its sandboxes work again, with their files, and it serves new runs.
+"""SIGKILL from outside for each process that an engine has: its sandboxes work again, with their
+files, and it serves new runs.
 
-The model: a sandbox is prepared in one of several ways, then processes of its engine are killed, in several orders, each waited for. The first call
-may say that a process was killed, as what was under way is lost; then the files are there, commands run, what was snapshotted can be had again, and
-a new run of the same policy works. Run as each caller, in a process of its own; one combination is one line of its output.
+The model: a sandbox is prepared in one of several ways, then processes of its engine are killed, in
+several orders, each waited for. The first call
+may say that a process was killed, as what was under way is lost; then the files are there, commands
+run, what was snapshotted can be had again, and
+a new run of the same policy works. Run as each caller, in a process of its own; one combination is
+one line of its output.
 """
 
 import pytest
 
 from harness import caller  # noqa: F401
 
-PREPARATIONS = ["idle", "written", "process", "layers", "live", "forked", "hibernated", "woken", "recorded", "code", "disk"]
+PREPARATIONS = [
+    "idle",
+    "written",
+    "process",
+    "layers",
+    "live",
+    "forked",
+    "hibernated",
+    "woken",
+    "recorded",
+    "code",
+    "disk",
+]
 
-# Of names of processes: those of the engine's children that are killed, one after the other. "init" is the sandbox's own.
-KILLS = ["init", "launch", "launch init", "init launch", "init launch init launch", "hold", "hold launch", "record", "measure", "janitor", "every"]
+# Of names of processes: those of the engine's children that are killed, one after the other. "init"
+# is the sandbox's own.
+KILLS = [
+    "init",
+    "launch",
+    "launch init",
+    "init launch",
+    "init launch init launch",
+    "hold",
+    "hold launch",
+    "record",
+    "measure",
+    "janitor",
+    "every",
+]
 
 SCRIPT = """
 import os, select, signal, sys, tempfile

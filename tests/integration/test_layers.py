@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files in layers, as the guest layer makes them: sandboxes on what earlier ones left, merged layers against the kernel's own overlays."""
+"""Files in layers, as the guest layer makes them: sandboxes on what earlier ones left, merged
+layers against the kernel's own overlays."""
 
 import errno
 import os
@@ -12,14 +13,23 @@ from launch import FAILED, Launcher, plan_of
 
 @pytest.fixture
 def launcher(caller):
-    """Writable: /tmp, /var/tmp, a directory and a file of the caller's, and a directory below /tmp that is not there."""
+    """Writable: /tmp, /var/tmp, a directory and a file of the caller's, and a directory below /tmp
+    that is not there."""
     home = caller.directory(0o755)
     (home / "work" / "sub").mkdir(parents=True)
     caller.own(home / "work", home / "work" / "sub")
     caller.write(home / "work" / "old", "old\n")
     caller.write(home / "work" / "sub" / "deep", "deep\n")
     caller.write(home / "single", "first\n", 0o600)
-    plan = plan_of(caller, "--writable", str(home / "work"), "--writable", str(home / "single"), "--writable", "/tmp/rollbox-missing")
+    plan = plan_of(
+        caller,
+        "--writable",
+        str(home / "work"),
+        "--writable",
+        str(home / "single"),
+        "--writable",
+        "/tmp/rollbox-missing",
+    )
     with Launcher(caller, plan) as launcher:
         launcher.home, launcher.caller = home, caller
         yield launcher
@@ -29,17 +39,28 @@ def test_sandbox_on_layers(launcher):
     """The next sandbox has the files that one left, and its changes do not appear in the earlier one."""
     work, single = launcher.home / "work", launcher.home / "single"
     first = launcher.create()
-    first.sh(f"echo 1 > /tmp/f; mkdir /tmp/d; echo 1 > /tmp/d/f; echo 1 > /var/tmp/f; echo 1 > {work}/new; rm {work}/old; echo 1 >> {single}; chmod 700 /var/tmp; chmod 711 {work}; touch /dev/shm/x")
+    first.sh(
+        f"echo 1 > /tmp/f; mkdir /tmp/d; echo 1 > /tmp/d/f; echo 1 > /var/tmp/f; echo 1 > {work}/new; rm {work}/old; echo 1 >> {single}; chmod 700 /var/tmp; chmod 711 {work}; touch /dev/shm/x"
+    )
     first.close()
     second = launcher.create([first.layer])
-    assert second.sh(f"cd /tmp; cat f d/f /var/tmp/f {work}/new {single}; ls {work}; ls /dev/shm; stat -c %a /tmp /var/tmp {work} {single}; ls -d /tmp/rollbox-missing") == (
-        "1\n1\n1\n1\nfirst\n1\nnew\nsub\nx\n1777\n700\n711\n600\n/tmp/rollbox-missing\n")
-    second.sh(f"rm /tmp/f; echo 2 >> /tmp/d/f; rm -r {work}/sub; mkdir {work}/sub; echo 2 > {work}/sub/g; echo 2 >> {single}; rmdir /tmp/rollbox-missing")
+    assert second.sh(
+        f"cd /tmp; cat f d/f /var/tmp/f {work}/new {single}; ls {work}; ls /dev/shm; stat -c %a /tmp /var/tmp {work} {single}; ls -d /tmp/rollbox-missing"
+    ) == ("1\n1\n1\n1\nfirst\n1\nnew\nsub\nx\n1777\n700\n711\n600\n/tmp/rollbox-missing\n")
+    second.sh(
+        f"rm /tmp/f; echo 2 >> /tmp/d/f; rm -r {work}/sub; mkdir {work}/sub; echo 2 > {work}/sub/g; echo 2 >> {single}; rmdir /tmp/rollbox-missing"
+    )
     second.close()
     third = launcher.create([first.layer, second.layer])
-    assert third.sh(f"ls /tmp /tmp/d {work}/sub; cat /tmp/d/f {single}") == f"/tmp:\nd\n\n/tmp/d:\nf\n\n{work}/sub:\ng\n1\n2\nfirst\n1\n2\n"
+    assert (
+        third.sh(f"ls /tmp /tmp/d {work}/sub; cat /tmp/d/f {single}")
+        == f"/tmp:\nd\n\n/tmp/d:\nf\n\n{work}/sub:\ng\n1\n2\nfirst\n1\n2\n"
+    )
     again = launcher.create([first.layer])
-    assert again.sh(f"ls /tmp {work}/sub; cat /tmp/d/f {single}") == f"/tmp:\nd\nf\nrollbox-missing\n\n{work}/sub:\ndeep\n1\nfirst\n1\n"
+    assert (
+        again.sh(f"ls /tmp {work}/sub; cat /tmp/d/f {single}")
+        == f"/tmp:\nd\nf\nrollbox-missing\n\n{work}/sub:\ndeep\n1\nfirst\n1\n"
+    )
     assert (work / "old").exists() and single.read_text() == "first\n"
 
 
@@ -50,7 +71,10 @@ def test_deepest_chain(launcher):
         with launcher.create(layers) as box:
             box.sh(f"echo {i} > /tmp/f{i}" if i != 7 else ":")
             layers.append(box.layer)
-    assert launcher.create(layers).sh("cat /tmp/f* | sort -n | tr '\\n' ' '") == " ".join(str(i) for i in range(24) if i != 7) + " "
+    assert (
+        launcher.create(layers).sh("cat /tmp/f* | sort -n | tr '\\n' ' '")
+        == " ".join(str(i) for i in range(24) if i != 7) + " "
+    )
 
 
 def test_layers_are_invisible_to_the_guest(launcher):
@@ -82,7 +106,8 @@ def test_links_that_a_guest_leaves(launcher):
     assert answer.error in (errno.ELOOP, errno.ENOTDIR), answer
 
 
-# ---- merged layers ----------------------------------------------------------------------------------------------------
+# ---- merged layers
+# ----------------------------------------------------------------------------------------------------
 
 CHANGES = r"""
 import os, random, socket, stat, sys
@@ -198,11 +223,24 @@ def raw(directory, path=b""):
         at = path + b"/" + name
         s = os.lstat(directory + at)
         whiteout = stat.S_ISCHR(s.st_mode)
-        of_file = (s.st_blocks, s.st_atime_ns) if stat.S_ISREG(s.st_mode) else ()   # looking at other things is an access
-        found[at] = (stat.S_IFMT(s.st_mode),) if whiteout else (s.st_mode, s.st_uid, s.st_nlink, s.st_size, s.st_mtime_ns, *of_file)
+        of_file = (
+            (s.st_blocks, s.st_atime_ns) if stat.S_ISREG(s.st_mode) else ()
+        )  # looking at other things is an access
+        found[at] = (
+            (stat.S_IFMT(s.st_mode),)
+            if whiteout
+            else (s.st_mode, s.st_uid, s.st_nlink, s.st_size, s.st_mtime_ns, *of_file)
+        )
         if stat.S_ISREG(s.st_mode) or stat.S_ISDIR(s.st_mode):
             kept = {key: os.getxattr(directory + at, key) for key in os.listxattr(directory + at)}
-            found[at] += tuple(sorted((key, value) for key, value in kept.items() if key not in ("user.overlay.origin", "user.overlay.impure", "user.overlay.uuid")))
+            found[at] += tuple(
+                sorted(
+                    (key, value)
+                    for key, value in kept.items()
+                    if key
+                    not in ("user.overlay.origin", "user.overlay.impure", "user.overlay.uuid")
+                )
+            )
         if stat.S_ISDIR(s.st_mode):
             found.update(raw(directory, at))
     return found
@@ -226,14 +264,17 @@ os.setxattr("/tmp/acl", "system.posix_acl_access", acl.replace(struct.pack("<HH"
 
 @pytest.mark.parametrize("seed", (1, 2))
 def test_copy_of_one_layer_is_exact(launcher, seed):
-    """Down to link counts, holes and times; the sandbox whose files they are still lives, and nothing of its is touched."""
+    """Down to link counts, holes and times; the sandbox whose files they are still lives, and
+    nothing of its is touched."""
     roots = ["/tmp", str(launcher.home / "work")]
     with launcher.create() as below:
         below.run(*PYTHON, CHANGES, str(seed), "200", *roots)
     with launcher.create([below.layer]) as box:
         box.run(*PYTHON, CHANGES, str(seed + 50), "200", *roots)
         box.run(*PYTHON, ACLS)
-        box.sh("cd /tmp; truncate -s 3M hole; echo x | dd of=hole bs=1 seek=1M conv=notrunc 2>/dev/null; for i in 1 2 3; do ln hole hole$i; done")
+        box.sh(
+            "cd /tmp; truncate -s 3M hole; echo x | dd of=hole bs=1 seek=1M conv=notrunc 2>/dev/null; for i in 1 2 3; do ln hole hole$i; done"
+        )
         before = parts(box.layer)
         assert len(before[0]) > 10
         copy = merged(launcher, [box.layer])
@@ -255,7 +296,8 @@ def test_copy_of_many_files(launcher):
 
 
 def test_copy_of_a_deep_tree(launcher):
-    """As deep as a guest can make it. It is made from the inside out, because each step takes longer the deeper it is."""
+    """As deep as a guest can make it. It is made from the inside out, because each step takes
+    longer the deeper it is."""
     dig = "import os\nos.chdir('/tmp'); os.mkdir('d')\nfor i in range(10000):\n  os.mkdir('n'); open('n/f', 'w').write(str(i)); os.rename('d', 'n/d'); os.rename('n', 'd')"
     change = "import os\nos.chdir('/tmp')\nfor i in range(1000): os.chdir('d')\nopen('g', 'w'); os.unlink('f')"
     climb = "import os\nos.chdir('/tmp')\nfor i in range(10000):\n  os.chdir('d')\n  if i % 1000 == 999: print(sorted(os.listdir('.')))\nprint(os.path.exists('f'), os.listdir('d'))"
@@ -272,7 +314,12 @@ def test_copy_that_does_not_fit(launcher):
         box.sh("head -c 1000000 /dev/zero > /tmp/big")
     launcher.copy([box.layer], (500000, 1000), error=errno.ENOSPC)
     with launcher.create() as box:
-        box.run(*PYTHON, "import os\nos.chdir('/tmp')\nfor i in range(300): os.mknod(str(i)); os.mkdir('d'); os.chdir('d')")
+        box.run(
+            *PYTHON,
+            "import os\nos.chdir('/tmp')\nfor i in range(300): os.mknod(str(i)); os.mkdir('d'); os.chdir('d')",
+        )
     launcher.copy([box.layer], (1 << 20, 10), error=errno.ENOSPC)
-    assert os.listdir(f"/proc/self/fd/{launcher.copy([]).fds[0]}") == []       # of nothing: to be filled by who wakes a sandbox
+    assert (
+        os.listdir(f"/proc/self/fd/{launcher.copy([]).fds[0]}") == []
+    )  # of nothing: to be filled by who wakes a sandbox
     assert os.listdir(f"/proc/self/fd/{merged(launcher, [box.layer])}")

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nothing is left: of a run, of many runs, of an engine or a client that was killed. Nothing grows while an engine lives."""
+"""Nothing is left: of a run, of many runs, of an engine or a client that was killed. Nothing grows
+while an engine lives."""
 
 import json
 import os
@@ -9,7 +10,18 @@ import subprocess
 import threading
 from pathlib import Path
 
-from harness import PYTHON, binaries, caller, descendants, engine_of, groups_of, pidfds, until, wait_gone, wait_unmarked  # noqa: F401
+from harness import (
+    PYTHON,
+    binaries,
+    caller,
+    descendants,
+    engine_of,
+    groups_of,
+    pidfds,
+    until,
+    wait_gone,
+    wait_unmarked,
+)  # noqa: F401
 from engines import SharedEngine
 
 
@@ -57,7 +69,8 @@ def test_one_run_leaves_nothing(caller):
 
 
 def test_runs_do_not_grow_the_engine(caller):
-    """An engine after 400 runs of every outcome holds as many files, processes, mounts and groups as after 200, and little more memory."""
+    """An engine after 400 runs of every outcome holds as many files, processes, mounts and groups
+    as after 200, and little more memory."""
     path = caller.directory() / "engine"
     grant = caller.directory(0o755)
     home = caller.directory()
@@ -81,7 +94,8 @@ def test_runs_do_not_grow_the_engine(caller):
         assert done.returncode in (0, 1) and len((home / f"{name}.rows").read_text().splitlines()) == n, done
 
     def state():
-        """When all is quiet: the sandboxes of the last runs are torn down a moment after their results are there, and each second the engine gives back
+        """When all is quiet: the sandboxes of the last runs are torn down a moment after their
+        results are there, and each second the engine gives back
         what it kept for more."""
         step = threading.Event()
         last, same = None, 0
@@ -144,7 +158,8 @@ def test_stopped_engine_leaves_nothing(caller):
 
 
 def test_killed_engine_leaves_nothing(caller):
-    """After kill -9 of the engine: no process, and the groups are gone as soon as the next engine is up, if not before."""
+    """After kill -9 of the engine: no process, and the groups are gone as soon as the next engine
+    is up, if not before."""
     before, mounted = files_of(caller), mounts()
     with caller.start(
         "--writable",
@@ -221,7 +236,10 @@ def test_failed_setups_leave_nothing(caller):
 def test_programs_of_a_batch_are_gone(caller):
     """When a batch has ended, its engine has ended."""
     home = caller.directory()
-    source = caller.write(home / "jobs.jsonl", "".join(json.dumps({"id": str(i), "argv": ["true"]}) + "\n" for i in range(50)))
+    source = caller.write(
+        home / "jobs.jsonl",
+        "".join(json.dumps({"id": str(i), "argv": ["true"]}) + "\n" for i in range(50)),
+    )
     process = caller.popen(
         [binaries() / "rollbox", "batch", source, "-o", home / "rows.jsonl", "-j", "4"], stdout=subprocess.PIPE
     )

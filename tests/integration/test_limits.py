@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Limits hold for the whole sandbox, each ends a run with its own outcome or errno, and what the guest reads of the machine is its own."""
+"""Limits hold for the whole sandbox, each ends a run with its own outcome or errno, and what the
+guest reads of the machine is its own."""
 
 import os
 import re
@@ -31,7 +32,8 @@ def got(result):
 
 @pytest.mark.parametrize("kind", ["private", "mapshared", "hidden", "locked", "memfd", "children", "sysv"])
 def test_memory(caller, kind):
-    """Eight times the limit is never had at once: private, shared, out of sight, locked, memfd, of many processes, of none."""
+    """Eight times the limit is never had at once: private, shared, out of sight, locked, memfd, of
+    many processes, of none."""
     result = caller.guest("memory_load", kind, 512, flags=["--memory", "64M"])
     assert "SURVIVED" not in result.stdout, result.told
     assert result.outcome in ("out_of_memory", "exit", "signal"), result.told
@@ -41,7 +43,8 @@ def test_memory(caller, kind):
 @pytest.mark.parametrize("level", ["namespace", "process"])
 @pytest.mark.parametrize("kind", ["leaderless", "hiddenleaderless", "unseen", "unreadable"])
 def test_hidden_memory_counts(caller, kind, level):
-    """Memory is not hidden by a process whose main thread has ended, or that an ordinary user may not inspect, by its own choice or because its program is unreadable."""
+    """Memory is not hidden by a process whose main thread has ended, or that an ordinary user may
+    not inspect, by its own choice or because its program is unreadable."""
     result = caller.guest("memory_load", kind, 512, flags=["--memory", "64M", "--isolation", level])
     assert "SURVIVED" not in result.stdout and result.outcome == "out_of_memory", result.told
 
@@ -200,12 +203,30 @@ print("filled")
 """
 
 
-@pytest.mark.parametrize("kind", ["held", "sender_gone", "packets_of_nothing", "on_their_way", "not_accepted", "datagrams", "tcp", "udp", "netlink"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "held",
+        "sender_gone",
+        "packets_of_nothing",
+        "on_their_way",
+        "not_accepted",
+        "datagrams",
+        "tcp",
+        "udp",
+        "netlink",
+    ],
+)
 def test_memory_in_sockets(caller, kind):
-    """Data in sockets counts, also in sockets that no process has any more or not yet, with a cgroup or without: a guest cannot take gigabytes of the host that way."""
-    flags = ["--memory", "64M", "--timeout", "60"] + (["--net", "loopback"] if kind in ("tcp", "udp", "netlink") else [])
+    """Data in sockets counts, also in sockets that no process has any more or not yet, with a
+    cgroup or without: a guest cannot take gigabytes of the host that way."""
+    flags = ["--memory", "64M", "--timeout", "60"] + (
+        ["--net", "loopback"] if kind in ("tcp", "udp", "netlink") else []
+    )
     result = caller.run(*flags, "--", "python3", "-c", FILL, kind, "1500")
-    refused = result.exit_code == 3 and kind == "datagrams" and has_cgroup(result)  # a group without room for so large a message
+    refused = (
+        result.exit_code == 3 and kind == "datagrams" and has_cgroup(result)
+    )  # a group without room for so large a message
     assert result.outcome == "out_of_memory" or refused, result.told
 
 
@@ -247,7 +268,11 @@ print(held)
 def test_pages_in_sockets(caller, how):
     """A socket is charged for the bytes, and holds the pages that these are in."""
     result = caller.run("--memory", "64M", "--timeout", "60", "--", "python3", "-c", PAGES, how)
-    assert result.outcome == "out_of_memory" if has_cgroup(result) else (result.outcome, result.stdout) == ("exit", "0\n"), result.told
+    assert (
+        result.outcome == "out_of_memory"
+        if has_cgroup(result)
+        else (result.outcome, result.stdout) == ("exit", "0\n")
+    ), result.told
 
 
 @pytest.mark.parametrize("kind", ["held", "datagrams", "tcp"])
@@ -269,8 +294,22 @@ def test_sockets_for_datagrams_are_no_load_as_long_as_they_are_empty():
 
 
 def test_connections_that_have_ended_are_no_load(caller):
-    """The kernel keeps little of each, but for a minute: a program that makes many one after the other has none of that memory."""
-    result = caller.run("--memory", "64M", "--timeout", "60", "--net", "loopback", "--", "python3", "-c", FILL, "ended", "45")
+    """The kernel keeps little of each, but for a minute: a program that makes many one after the
+    other has none of that memory."""
+    result = caller.run(
+        "--memory",
+        "64M",
+        "--timeout",
+        "60",
+        "--net",
+        "loopback",
+        "--",
+        "python3",
+        "-c",
+        FILL,
+        "ended",
+        "45",
+    )
     assert (result.outcome, result.stdout) == ("exit", "filled\n"), result.told
 
 
@@ -293,7 +332,14 @@ def test_memory_is_given_back(caller):
     """A run that ate memory leaves the next one of the same engine its whole limit."""
     program = guest("memory_load")
     policy = {"fs_readable": [str(program.parent), "/lib", "/lib64", "/usr", "/bin"], "max_memory": "64M"}
-    jobs = [{"id": str(i), "argv": [str(program), "private", "512" if i % 2 else "40"], "policy": policy} for i in range(8)]
+    jobs = [
+        {
+            "id": str(i),
+            "argv": [str(program), "private", "512" if i % 2 else "40"],
+            "policy": policy,
+        }
+        for i in range(8)
+    ]
     rows = caller.batch(jobs, "-j", "1")
     assert [rows[str(i)]["outcome"] for i in range(8)] == ["exit", "out_of_memory"] * 4, rows
 
@@ -465,9 +511,11 @@ def test_output_limit_in_a_batch(caller):
             {"id": "c", "argv": ["true"], "policy": {"max_output": 0}},
         ]
     )
-    assert rows["a"]["outcome"] == "output_limit" and len(rows["a"]["stdout"]) == 5000 and rows["a"]["stdout_truncated"], str(
-        rows["a"]["error"]
-    )
+    assert (
+        rows["a"]["outcome"] == "output_limit"
+        and len(rows["a"]["stdout"]) == 5000
+        and rows["a"]["stdout_truncated"]
+    ), str(rows["a"]["error"])
     assert rows["b"]["outcome"] == "output_limit" and rows["b"]["stderr"] == "", str(rows["b"])
     assert rows["c"]["outcome"] == "exit", rows["c"]
 
@@ -478,7 +526,11 @@ def test_output_limit_in_a_batch(caller):
 def test_timeout(caller):
     """A busy loop ends as timeout, with the wall clock told."""
     result = caller.run("--timeout", "1", "--", "python3", "-c", "while True: pass")
-    assert (result.outcome, result.exit_code, result.signal) == ("timeout", None, None) and result.wall_ms >= 1000, result.told
+    assert (result.outcome, result.exit_code, result.signal) == (
+        "timeout",
+        None,
+        None,
+    ) and result.wall_ms >= 1000, result.told
 
 
 def test_timeout_status(caller):
@@ -497,7 +549,11 @@ def test_timeout_leaves_others_alone(caller):
         "-j",
         "2",
     )
-    assert (rows["slow"]["outcome"], rows["fine"]["outcome"], rows["fine"]["stdout"]) == ("timeout", "exit", "fine\n"), rows
+    assert (rows["slow"]["outcome"], rows["fine"]["outcome"], rows["fine"]["stdout"]) == (
+        "timeout",
+        "exit",
+        "fine\n",
+    ), rows
 
 
 def test_cpu_limit(caller):
@@ -585,7 +641,14 @@ def test_uptime_seen(caller):
 
 def test_load_and_disk_seen(caller):
     """df tells the disk limit; the load is not the host's business to tell."""
-    result = caller.run("--disk", "64M", "--", "sh", "-c", "df -k --output=size /tmp | tail -1; cat /proc/loadavg | wc -w")
+    result = caller.run(
+        "--disk",
+        "64M",
+        "--",
+        "sh",
+        "-c",
+        "df -k --output=size /tmp | tail -1; cat /proc/loadavg | wc -w",
+    )
     assert result.stdout.split() == ["65536", "5"], result.told
 
 
@@ -607,7 +670,12 @@ def test_grant_below_tmp(caller):
         caller.own(grant)
         caller.write(grant / "file", "original")
         result = caller.run(
-            "--writable", grant, "--", "sh", "-c", f"cat {grant}/file; echo x > {grant}/file; echo y > /tmp/own; ls /tmp | wc -l"
+            "--writable",
+            grant,
+            "--",
+            "sh",
+            "-c",
+            f"cat {grant}/file; echo x > {grant}/file; echo y > /tmp/own; ls /tmp | wc -l",
         )
         assert result.stdout == "original2\n" and (grant / "file").read_text() == "original", result.told
     finally:
@@ -615,7 +683,8 @@ def test_grant_below_tmp(caller):
 
 
 def test_honest_programs_work(caller):
-    """Ordinary programs find what they need: terminals, semaphores, threads, sub-processes, descriptors by name, sockets, an account."""
+    """Ordinary programs find what they need: terminals, semaphores, threads, sub-processes,
+    descriptors by name, sockets, an account."""
     result = caller.run(
         "--",
         "bash",
@@ -694,7 +763,18 @@ def test_no_core_file(caller):
 def test_granted_files_do_not_count_as_memory(caller):
     """Files of the host's file system do not count as the sandbox's own, by any path."""
     for path in ("/tmp", "/var/tmp"):
-        done = caller.rollbox("run", "--memory", "32M", "--readable", path, "--", "sh", "-c", "i=0; while [ $i -lt 200000 ]; do i=$((i + 1)); done; echo done", env=caller.environment(ROLLBOX_KFEAT="-cgroup"))
+        done = caller.rollbox(
+            "run",
+            "--memory",
+            "32M",
+            "--readable",
+            path,
+            "--",
+            "sh",
+            "-c",
+            "i=0; while [ $i -lt 200000 ]; do i=$((i + 1)); done; echo done",
+            env=caller.environment(ROLLBOX_KFEAT="-cgroup"),
+        )
         assert done.returncode == 0 and done.stdout == b"done\n", done
 
 
@@ -703,7 +783,11 @@ def test_stricter_limit_of_the_caller_holds(caller):
     code = "ulimit -c 0; ulimit -i 100; ulimit -l 64; exec \"$0\" run -- sh -c 'grep -E \"core|pending|locked\" /proc/self/limits'"
     done = caller.call("bash", "-c", code, binaries() / "rollbox")
     assert done.returncode == 0, done.stderr
-    assert [line.split()[-3:-1] for line in done.stdout.decode().splitlines()] == [["0", "0"], ["65536", "65536"], ["100", "100"]]
+    assert [line.split()[-3:-1] for line in done.stdout.decode().splitlines()] == [
+        ["0", "0"],
+        ["65536", "65536"],
+        ["100", "100"],
+    ]
 
 
 INOTIFY = """
@@ -727,6 +811,7 @@ with Sandbox(Policy()) as one, Sandbox(Policy()) as other:
 
 
 def test_inotify_is_counted_for_each_sandbox(caller):
-    """Two of one launcher, both alive, whose user is the same to the kernel: what one has used up the other has still."""
+    """Two of one launcher, both alive, whose user is the same to the kernel: what one has used up
+    the other has still."""
     done = caller.script(INOTIFY)
     assert done.stdout == b"16 EMFILE 16 EMFILE\n", done

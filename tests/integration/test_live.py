@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checkpoints: processes and files together, in snapshots, forks and resets.
 
-The model: a guest that keeps its state in memory alone answers questions line by line (`Asked`); what it answers in a fork, or after a reset, says
+The model: a guest that keeps its state in memory alone answers questions line by line (`Asked`);
+what it answers in a fork, or after a reset, says
 whether it is the one that was captured. make check runs this file as root and as an ordinary user.
 """
 
@@ -14,7 +15,18 @@ from pathlib import Path
 
 import pytest
 
-from rollbox import AsyncSandbox, Cancelled, Engine, FeatureMissing, InvalidArgument, NotFound, Outcome, Policy, ResourceExhausted, Sandbox
+from rollbox import (
+    AsyncSandbox,
+    Cancelled,
+    Engine,
+    FeatureMissing,
+    InvalidArgument,
+    NotFound,
+    Outcome,
+    Policy,
+    ResourceExhausted,
+    Sandbox,
+)
 from harness import children, groups_of, repeat_count, skip, until
 from asked import ANSWERER, PYTHON, Asked, closing, process_state, restorer, sh  # noqa: F401
 
@@ -68,12 +80,19 @@ def test_forks_of_forks_know_how_children_ended():
         )
         (kid,) = box.fork(1)
         with kid, kid.fork(1)[0] as grandchild:
-            assert origin.of(grandchild)("[os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]") == "[-9, -15, 5]"
+            assert (
+                origin.of(grandchild)(
+                    "[os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]"
+                )
+                == "[-9, -15, 5]"
+            )
 
 
 @pytest.mark.long
 def test_many_sessions_do_not_load_the_engine():
-    """The engine polls the memory of sandboxes without a cgroup. With any number of idle sessions this takes a bounded part of its time, about a third."""
+    """The engine polls the memory of sandboxes without a cgroup. With any number of idle sessions
+    this takes a bounded part of its time, about a third."""
+
     def used(engine):
         fields = Path(f"/proc/{engine.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
@@ -95,13 +114,22 @@ def test_fifty_forks_at_once():
         with closing(box.fork(50)) as kids:
             asked = [origin.of(kid) for kid in kids]
             assert [one(f"x + {i}") for i, one in enumerate(asked)] == [str(20 + i) for i in range(50)]
-            assert {one("os.getpid()") for one in asked} == {origin("os.getpid()")}, "pids inside are those of the origin"
+            assert {one("os.getpid()") for one in asked} == {origin("os.getpid()")}, (
+                "pids inside are those of the origin"
+            )
 
 
 def test_many_forks_in_a_row_use_the_same_groups():
-    """Groups of sandboxes that ended are looked over each second, and those that are ending still have theirs: so not each round finds all of them."""
+    """Groups of sandboxes that ended are looked over each second, and those that are ending still
+    have theirs: so not each round finds all of them."""
+
     def groups():
-        return {name for top in groups_of(engine.pid) for name in os.listdir(top) if os.path.isdir(os.path.join(top, name))}
+        return {
+            name
+            for top in groups_of(engine.pid)
+            for name in os.listdir(top)
+            if os.path.isdir(os.path.join(top, name))
+        }
 
     def are_mostly_reused():
         before = groups()
@@ -123,7 +151,9 @@ def test_forks_share_nothing():
             first, second = (origin.of(kid) for kid in kids)
             first("m[0] = 2")
             assert (origin("m[0]"), first("m[0]"), second("m[0]")) == ("1", "2", "1")
-            host = {row["host_pid"] for kid in kids for row in kid.processes()} | {row["host_pid"] for row in box.processes()}
+            host = {row["host_pid"] for kid in kids for row in kid.processes()} | {
+                row["host_pid"] for row in box.processes()
+            }
             assert len(host) == 3
 
 
@@ -159,7 +189,8 @@ def test_command_in_a_fork_ends_like_any_command():
 
 
 def test_forked_command_is_found_after_its_end():
-    """The fork's copy of a process object needs no request for its properties, only for whether it runs and whether its input is taken."""
+    """The fork's copy of a process object needs no request for its properties, only for whether it
+    runs and whether its input is taken."""
     with Sandbox() as box:
         origin = Asked.begin(box, "import sys")
         with closing(box.fork(2)) as kids:
@@ -323,7 +354,13 @@ def test_files_alone():
         origin = Asked.begin(box, "open('/tmp/f', 'w').write('x')")
         full, files = box.snapshot(), box.snapshot(processes="drop")
         assert (full.processes, files.processes) == (1, 0)
-        with closing([*box.fork(1, processes="drop"), *box.fork(1, snapshot=full, processes="drop"), *box.fork(1, snapshot=files)]) as kids:
+        with closing(
+            [
+                *box.fork(1, processes="drop"),
+                *box.fork(1, snapshot=full, processes="drop"),
+                *box.fork(1, snapshot=files),
+            ]
+        ) as kids:
             for kid in kids:
                 assert not kid.processes() and sh(kid, "cat /tmp/f").stdout == "x"
                 with closing(kid.fork(1)) as grandkids:
@@ -365,7 +402,13 @@ def test_file_operations_pause_nothing():
 
 def test_tree_with_pipes_is_restored():
     with Sandbox() as box:
-        line = box.spawn(["sh", "-c", "cat | sed -u 's/^/one: /' | (n=0; while read -r line; do n=$((n + 1)); echo \"$n $line\"; done)"])
+        line = box.spawn(
+            [
+                "sh",
+                "-c",
+                "cat | sed -u 's/^/one: /' | (n=0; while read -r line; do n=$((n + 1)); echo \"$n $line\"; done)",
+            ]
+        )
         line.stdin.write(b"a\n")
         line.stdin.flush()
         assert line.stdout.readline() == b"1 one: a\n"
@@ -410,7 +453,12 @@ def test_threads():
 
 def test_busy_program_is_snapshotted():
     with Sandbox() as box:
-        process = box.spawn([*PYTHON, "n = 0\nwhile True:\n    n += 1\n    if n % 100000 == 0: print(f'{n}\\n', end='', flush=True)"])
+        process = box.spawn(
+            [
+                *PYTHON,
+                "n = 0\nwhile True:\n    n += 1\n    if n % 100000 == 0: print(f'{n}\\n', end='', flush=True)",
+            ]
+        )
         process.stdout.readline()
         with closing(box.fork(2)) as kids:
             for kid in kids:
@@ -435,7 +483,13 @@ def test_bash_with_children():
         shell = box.shell()
         shell.run("sleep 1000 & sleep 1000 & jobs=$(jobs -p | wc -l); coproc cat")
         with closing(box.fork(1)) as kids, kids[0].shell(shell.id) as copy:
-            assert copy.run("echo $jobs; echo hello >&${COPROC[1]}; read -r said <&${COPROC[0]}; echo $said", text=True).stdout == "2\nhello\n"
+            assert (
+                copy.run(
+                    "echo $jobs; echo hello >&${COPROC[1]}; read -r said <&${COPROC[0]}; echo $said",
+                    text=True,
+                ).stdout
+                == "2\nhello\n"
+            )
             assert copy.run("kill %1; wait %1; echo $?", text=True).stdout == "143\n"
             assert len(box.processes()) > len(kids[0].processes())
 
@@ -460,21 +514,51 @@ def test_refused_snapshot_names_the_cause_and_changes_nothing():
             for call in (box.snapshot, box.fork):
                 with pytest.raises(FeatureMissing) as caught:
                     call()
-                assert "python3" in str(caught.value) and "O_PATH" in str(caught.value) and 'processes="drop"' in str(caught.value)
-            assert len(box.tree()) == before and origin("x") == "1" and other("os.readlink(f'/proc/self/fd/{fd}')") == "'/tmp'"
+                assert (
+                    "python3" in str(caught.value)
+                    and "O_PATH" in str(caught.value)
+                    and 'processes="drop"' in str(caught.value)
+                )
+            assert (
+                len(box.tree()) == before
+                and origin("x") == "1"
+                and other("os.readlink(f'/proc/self/fd/{fd}')") == "'/tmp'"
+            )
             assert box.snapshot(processes="drop").processes == 0
             box.fork(1, processes="drop")[0].close()
         assert box.snapshot().processes == 1
 
 
-@pytest.mark.parametrize("state, problem, why, after", [
-    ("open('/tmp/w/new', 'w').close()", ResourceExhausted, "unread inotify events", "os.read(fd, 1000) and None"),
-    ("f = open('/tmp/w/gone', 'w'); l.inotify_add_watch(fd, b'/tmp/w/gone', 2); os.unlink('/tmp/w/gone'); os.read(fd, 1000)", FeatureMissing, "inotify watch 2 .*was not found", "f.close()"),
-    ("[l.inotify_rm_watch(fd, l.inotify_add_watch(fd, b'/tmp', 2)) for _ in range(65536)]; os.read(fd, 1 << 20); l.inotify_add_watch(fd, b'/tmp', 2)", FeatureMissing, "too many", "os.close(fd)"),
-])
+@pytest.mark.parametrize(
+    "state, problem, why, after",
+    [
+        (
+            "open('/tmp/w/new', 'w').close()",
+            ResourceExhausted,
+            "unread inotify events",
+            "os.read(fd, 1000) and None",
+        ),
+        (
+            "f = open('/tmp/w/gone', 'w'); l.inotify_add_watch(fd, b'/tmp/w/gone', 2); os.unlink('/tmp/w/gone'); os.read(fd, 1000)",
+            FeatureMissing,
+            "inotify watch 2 .*was not found",
+            "f.close()",
+        ),
+        (
+            "[l.inotify_rm_watch(fd, l.inotify_add_watch(fd, b'/tmp', 2)) for _ in range(65536)]; os.read(fd, 1 << 20); l.inotify_add_watch(fd, b'/tmp', 2)",
+            FeatureMissing,
+            "too many",
+            "os.close(fd)",
+        ),
+    ],
+)
 def test_watches_that_are_refused(state, problem, why, after):
     with Sandbox() as box:
-        origin = Asked.begin(box, "import ctypes, os; l = ctypes.CDLL(None); os.mkdir('/tmp/w'); fd = l.inotify_init(); l.inotify_add_watch(fd, b'/tmp/w', 0x300)", f"{state}; x = 1")
+        origin = Asked.begin(
+            box,
+            "import ctypes, os; l = ctypes.CDLL(None); os.mkdir('/tmp/w'); fd = l.inotify_init(); l.inotify_add_watch(fd, b'/tmp/w', 0x300)",
+            f"{state}; x = 1",
+        )
         with pytest.raises(problem, match=why):
             box.snapshot()
         assert origin("x") == "1" and origin(after) == "None"
@@ -557,7 +641,11 @@ def test_checkpoints_work_with_asyncio():
 
 def counts(engine):
     fds = [os.readlink(entry) for entry in Path(f"/proc/{engine.pid}/fd").iterdir() if entry.is_symlink()]
-    return len(fds), sum("memfd" in fd for fd in fds), len(Path(f"/proc/{engine.pid}/task/{engine.pid}/children").read_text().split())
+    return (
+        len(fds),
+        sum("memfd" in fd for fd in fds),
+        len(Path(f"/proc/{engine.pid}/task/{engine.pid}/children").read_text().split()),
+    )
 
 
 @pytest.mark.long
@@ -606,21 +694,35 @@ def test_briefly_stopped_process_is_waited_for():
 
 
 def test_mappings_with_holes_between_them_stay_separate():
-    """Small pieces of memory that are near each other are one mapping on the way (guest/restore/load.c): in the copy they end where they did, what is between them is not there, and what must not be written to is not."""
+    """Small pieces of memory that are near each other are one mapping on the way
+    (guest/restore/load.c): in the copy they end where they did, what is between them is not there,
+    and what must not be written to is not."""
     protected, first, file, second, beside = 0, 2, 4, 8, 9      # pages; 0 may be read alone
     with Sandbox() as box:
         guest = Asked.begin(
-            box, "import ctypes, os", "libc = ctypes.CDLL(None, use_errno=True)", "libc.mmap.restype = ctypes.c_void_p", "libc.mmap.argtypes, libc.mprotect.argtypes, libc.munmap.argtypes = ([ctypes.c_long] * n for n in (6, 3, 2))",
-            "whole = libc.mmap(0, 4 << 20, 0, 0x22, -1, 0)", "at = (whole + (2 << 20) - 1) // (2 << 20) * (2 << 20)", "assert libc.munmap(whole, 4 << 20) == 0",
+            box,
+            "import ctypes, os",
+            "libc = ctypes.CDLL(None, use_errno=True)",
+            "libc.mmap.restype = ctypes.c_void_p",
+            "libc.mmap.argtypes, libc.mprotect.argtypes, libc.munmap.argtypes = ([ctypes.c_long] * n for n in (6, 3, 2))",
+            "whole = libc.mmap(0, 4 << 20, 0, 0x22, -1, 0)",
+            "at = (whole + (2 << 20) - 1) // (2 << 20) * (2 << 20)",
+            "assert libc.munmap(whole, 4 << 20) == 0",
             "place = lambda page, n=1, fd=-1: libc.mmap(at + page * 4096, n * 4096, 1 if fd >= 0 else 3, 0x12 if fd >= 0 else 0x32, fd, 0)",
-            f"placed = [place(page) for page in ({protected}, {first}, {second}, {beside})]", f"place({file}, 2, os.open('/bin/sh', os.O_RDONLY)) == at + {file} * 4096",
-            "[ctypes.memset(page, 65 + n, 4096) for n, page in enumerate(placed)]", f"libc.mprotect(at + {protected} * 4096, 4096, 1)", f"libc.mprotect(at + {beside} * 4096, 4096, 0)",
+            f"placed = [place(page) for page in ({protected}, {first}, {second}, {beside})]",
+            f"place({file}, 2, os.open('/bin/sh', os.O_RDONLY)) == at + {file} * 4096",
+            "[ctypes.memset(page, 65 + n, 4096) for n, page in enumerate(placed)]",
+            f"libc.mprotect(at + {protected} * 4096, 4096, 1)",
+            f"libc.mprotect(at + {beside} * 4096, 4096, 0)",
             "maps = lambda: [line.split()[:2] for line in open('/proc/self/maps') if at <= int(line.split('-')[0], 16) < at + (1 << 20)]",
             "contents = lambda: [ctypes.string_at(page, 4096) == bytes([65 + n]) * 4096 for n, page in enumerate(placed[:3])]",
-            """exec("def ends(page):\\n pid = os.fork()\\n if not pid:\\n  ctypes.memset(at + page * 4096, 1, 1); os._exit(0)\\n return os.waitpid(pid, 0)[1]")""")
+            """exec("def ends(page):\\n pid = os.fork()\\n if not pid:\\n  ctypes.memset(at + page * 4096, 1, 1); os._exit(0)\\n return os.waitpid(pid, 0)[1]")""",
+        )
         asked = ["maps()", "contents()", *(f"ends({page})" for page in range(11))]
         before = [guest(question) for question in asked]
-        assert before[1] == "[True, True, True]" and [page for page in range(11) if before[2 + page] == "0"] == [first, second], before
+        assert before[1] == "[True, True, True]" and [
+            page for page in range(11) if before[2 + page] == "0"
+        ] == [first, second], before
         with closing(box.fork(2)) as kids:
             for kid in kids:
                 copied = guest.of(kid)
@@ -629,10 +731,16 @@ def test_mappings_with_holes_between_them_stay_separate():
 
 @pytest.mark.parametrize("how", ["reset", "close"])
 def test_discarded_box_does_not_see_end_of_input(tmp_path, how):
-    """The processes of a killed box end with its init. One that saw the end of its input before that once ran on, while others waited for the processor."""
+    """The processes of a killed box end with its init. One that saw the end of its input before
+    that once ran on, while others waited for the processor."""
     tmp_path.chmod(0o777)
     with Sandbox(Policy(fs_shared=[str(tmp_path)])) as box:
-        process = box.spawn([*PYTHON, f"import sys; print('ready', flush=True); sys.stdin.read(); open('{tmp_path}/woken', 'w')"])
+        process = box.spawn(
+            [
+                *PYTHON,
+                f"import sys; print('ready', flush=True); sys.stdin.read(); open('{tmp_path}/woken', 'w')",
+            ]
+        )
         assert process.stdout.readline() == b"ready\n"
         state = box.snapshot()
         if how == "reset":
@@ -646,7 +754,8 @@ def test_discarded_box_does_not_see_end_of_input(tmp_path, how):
 
 
 # A timer expires once while the process waits for it; if all processes are paused just then, its signal is pending.
-# A tenth of a second: if it expires before the wait begins, because of load or a pause, this program itself waits for ever.
+# A tenth of a second: if it expires before the wait begins, because of load or a pause, this
+# program itself waits for ever.
 RINGS = """
 import ctypes, os, signal
 rung, libc, pair, byte = [], ctypes.CDLL(None), os.pipe(), ctypes.create_string_buffer(1)
@@ -659,7 +768,10 @@ assert len(rung) == 10, len(rung)
 """
 
 
-@pytest.mark.parametrize("wait", ["libc.pause()", "libc.select(0, None, None, None, None)", "libc.read(pair[0], byte, 1)"])
+@pytest.mark.parametrize(
+    "wait",
+    ["libc.pause()", "libc.select(0, None, None, None, None)", "libc.read(pair[0], byte, 1)"],
+)
 def test_signal_during_a_dump_ends_a_wait(wait):
     """Made again after the signal was handled, it waited for ever, here and in copies."""
     with Sandbox() as box:

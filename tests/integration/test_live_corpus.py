@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The corpus of checkpoints (live_corpus.py): each program is dumped, in forks and in forks of forks, and finds its state unchanged everywhere."""
+"""The corpus of checkpoints (live_corpus.py): each program is dumped, in forks and in forks of
+forks, and finds its state unchanged everywhere."""
 
 import contextlib
 import os
@@ -43,7 +44,8 @@ def test_program_state_is_restored(name, program):
             assert process.wait(60).exit_code == 0
 
 
-# In a pid namespace of its own, for which the default of memory files can be changed: prints their modes, here and in a fork.
+# In a pid namespace of its own, for which the default of memory files can be changed: prints their
+# modes, here and in a fork.
 NOT_EXECUTED = """
 from rollbox import Sandbox
 GUEST = '''
@@ -71,6 +73,10 @@ def test_memory_files_where_they_are_not_executed_by_default():
         pytest.skip("needs root: to change vm.memfd_noexec of a pid namespace")
     if not os.path.exists("/proc/sys/vm/memfd_noexec"):
         pytest.skip("the kernel has no vm.memfd_noexec: Linux 6.3")
-    done = subprocess.run(["unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-c", NOT_EXECUTED], capture_output=True, check=False)
+    done = subprocess.run(
+        ["unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-c", NOT_EXECUTED],
+        capture_output=True,
+        check=False,
+    )
     first, copy = done.stdout.decode().splitlines()
     assert first == copy == "['0o666', '0o666', '0o777']", done

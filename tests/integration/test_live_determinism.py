@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checkpoints of sandboxes with random_seed and time_start: forked, reset and woken processes resume where they were, with the same random stream and clocks.
+"""Checkpoints of sandboxes with random_seed and time_start: forked, reset and woken processes
+resume where they were, with the same random stream and clocks.
 
-The model: the same is asked of several copies of one state, each on its own, and what they answer is compared: with the same seed and a virtual clock it is the same to the byte, and the same as what the captured
+The model: the same is asked of several copies of one state, each on its own, and what they answer
+is compared: with the same seed and a virtual clock it is the same to the byte, and the same as what
+the captured
 one itself answers. make check runs this file as root and as an ordinary user.
 """
 
@@ -27,7 +30,8 @@ LEVELS = [SEEDED, OFFSET, {**SEEDED, **OFFSET}, {"time_start": START, "time_mode
 NAMES = ["seed", "offset", "seed and offset", "virtual", "seed and virtual"]
 IMPORTS = "import asyncio, ctypes, os, queue, random, select, signal, socket, subprocess, sys, tempfile, threading, time, uuid; libc = ctypes.CDLL(None)"
 
-# Programs that begin with b"ready\n" while something of theirs is under way, and tell at the end of their input what has come of it. Under a virtual clock no real time passes.
+# Programs that begin with b"ready\n" while something of theirs is under way, and tell at the end of
+# their input what has come of it. Under a virtual clock no real time passes.
 UNDER_WAY = {
     "sleep": "t = time.time(); print('ready', flush=True); time.sleep(3000); print(time.time() - t, time.monotonic(), sys.stdin.read())",
     "poll": "a, b = os.pipe(); p = select.poll(); p.register(a, 1); print('ready', flush=True); print(p.poll(3000000), time.time(), sys.stdin.read())",
@@ -94,13 +98,34 @@ def asked(policy, *setup, engine=None):
 
 def future(one):
     """The further behaviour of a copy, as text."""
-    return [one(line) for line in (
-        "os.urandom(8).hex()", "random.random()", "uuid.uuid4()", "hash('x')", "open('/dev/urandom', 'rb').read(4)", "time.time()", "time.monotonic()", "id(object())", "tempfile.mkdtemp()",
-        "subprocess.run(['sh', '-c', 'echo $$; date +%s.%N; sleep 3600; date +%s.%N; head -c4 /dev/urandom | od -An -tx1'], capture_output=True).stdout", "time.sleep(86400)", "time.time()",
-        "[os.waitpid(os.fork() or os._exit(0), 0)[0] for _ in range(3)]", "os.urandom(8).hex()", "select.select([], [], [], 100), time.time()", "signal.alarm(50), signal.sigtimedwait([14], 100) and time.time()")]
+    return [
+        one(line)
+        for line in (
+            "os.urandom(8).hex()",
+            "random.random()",
+            "uuid.uuid4()",
+            "hash('x')",
+            "open('/dev/urandom', 'rb').read(4)",
+            "time.time()",
+            "time.monotonic()",
+            "id(object())",
+            "tempfile.mkdtemp()",
+            "subprocess.run(['sh', '-c', 'echo $$; date +%s.%N; sleep 3600; date +%s.%N; head -c4 /dev/urandom | od -An -tx1'], capture_output=True).stdout",
+            "time.sleep(86400)",
+            "time.time()",
+            "[os.waitpid(os.fork() or os._exit(0), 0)[0] for _ in range(3)]",
+            "os.urandom(8).hex()",
+            "select.select([], [], [], 100), time.time()",
+            "signal.alarm(50), signal.sigtimedwait([14], 100) and time.time()",
+        )
+    ]
 
 
-SETUP = ("random.seed()", "first = os.urandom(8).hex(), uuid.uuid4(), random.random()", "signal.pthread_sigmask(signal.SIG_BLOCK, [14])")
+SETUP = (
+    "random.seed()",
+    "first = os.urandom(8).hex(), uuid.uuid4(), random.random()",
+    "signal.pthread_sigmask(signal.SIG_BLOCK, [14])",
+)
 
 
 # Futures
@@ -110,14 +135,22 @@ def test_two_forks_of_a_snapshot_behave_alike():
         copies = [origin.of(kid) for kid in kids]       # one that is dropped ends, and asks for the time on its way out
         futures = [future(copy) for copy in copies]
         assert futures[0] == futures[1] == futures[2] == future(origin)
-        assert [sh(kid, "date +%s.%N; echo $$; mktemp -u").stdout for kid in kids] == [sh(box, "date +%s.%N; echo $$; mktemp -u").stdout] * 3
+        assert [sh(kid, "date +%s.%N; echo $$; mktemp -u").stdout for kid in kids] == [
+            sh(box, "date +%s.%N; echo $$; mktemp -u").stdout
+        ] * 3
         assert float(origin("time.time()")) > START_S + 3600 + 86400
 
 
 def test_same_run_has_the_same_forks():
     def run():
-        with asked(VIRTUAL, *SETUP) as (box, origin), closing(box.fork(2)) as kids, closing(kids[1].fork(1)) as grandkids:
-            return [[one("first"), *future(one)] for one in map(origin.of, (*kids, *grandkids))], [one.inspect()["random_seed"] for one in (*kids, *grandkids)]
+        with (
+            asked(VIRTUAL, *SETUP) as (box, origin),
+            closing(box.fork(2)) as kids,
+            closing(kids[1].fork(1)) as grandkids,
+        ):
+            return [[one("first"), *future(one)] for one in map(origin.of, (*kids, *grandkids))], [
+                one.inspect()["random_seed"] for one in (*kids, *grandkids)
+            ]
 
     assert run() == run()
 
@@ -152,8 +185,17 @@ def test_addresses_are_those_of_the_origin():
     """New mappings of a copy have the addresses that they would have in the origin, not random ones."""
     told = set()
     for n in (3, 1):
-        with Engine() as engine, asked(SEEDED, engine=engine) as (box, origin), closing(box.fork(n, same_seed=True)) as kids:       # an engine's first: it has a launcher ready for any plan
-            told |= {one("[hex(id(x)) for x in (bytearray(1 << 20), bytes(1 << 26), [0] * 99999)], libc.malloc(1 << 22)") for one in (origin, *map(origin.of, kids))}
+        with (
+            Engine() as engine,
+            asked(SEEDED, engine=engine) as (box, origin),
+            closing(box.fork(n, same_seed=True)) as kids,
+        ):  # an engine's first: it has a launcher ready for any plan
+            told |= {
+                one(
+                    "[hex(id(x)) for x in (bytearray(1 << 20), bytes(1 << 26), [0] * 99999)], libc.malloc(1 << 22)"
+                )
+                for one in (origin, *map(origin.of, kids))
+            }
     assert len(told) == 1, told
 
 
@@ -190,7 +232,12 @@ def test_reset_restores_the_clock():
 def test_seeded_session_survives_hibernation(policy, tmp_path, monkeypatch):
     monkeypatch.setenv("ROLLBOX_STORE", str(tmp_path / "store"))
     with Engine() as engine, Sandbox(policy, engine=engine) as box:
-        origin = Asked.begin(box, IMPORTS, "before = os.urandom(8), time.time(), time.monotonic()", "draw = lambda: (os.urandom(8), uuid.uuid4())")
+        origin = Asked.begin(
+            box,
+            IMPORTS,
+            "before = os.urandom(8), time.time(), time.monotonic()",
+            "draw = lambda: (os.urandom(8), uuid.uuid4())",
+        )
         with closing(box.fork(1, same_seed="random_seed" in policy)) as (kid,):
             box.hibernate()
             box.wake()
@@ -204,7 +251,9 @@ def test_seeded_session_survives_hibernation(policy, tmp_path, monkeypatch):
                 assert START_S <= float(again("time.time()")) < START_S + 300
                 other("time.time()")
             if policy.get("time_mode") == "virtual":
-                assert again("time.time(), time.sleep(1000), time.time()") == other("time.time(), time.sleep(1000), time.time()")
+                assert again("time.time(), time.sleep(1000), time.time()") == other(
+                    "time.time(), time.sleep(1000), time.time()"
+                )
 
 
 # Clocks
@@ -223,7 +272,9 @@ def test_time_of_day_continues_from_the_snapshot():
                 there = eval(one(apart))
                 assert [*there[0], there[1]] == pytest.approx([*here[0], here[1]], abs=0.2)
                 assert taken - 0.5 < float(one("time.time()")) and START_S <= taken
-                assert float(one("float(subprocess.run(['date', '+%s.%N'], capture_output=True).stdout)")) == pytest.approx(float(one("time.time()")), abs=1)
+                assert float(
+                    one("float(subprocess.run(['date', '+%s.%N'], capture_output=True).stdout)")
+                ) == pytest.approx(float(one("time.time()")), abs=1)
 
 
 def test_raw_calls_and_the_vdso_agree():
@@ -263,7 +314,14 @@ def test_pending_waits_end_at_their_time(name):
 
 
 def test_clock_of_an_idle_fork_does_not_advance():
-    with asked(VIRTUAL, "t = threading.Thread(target=time.sleep, args=(100000,), daemon=True)", "t.start()") as (box, origin), closing(box.fork(1)) as (kid,):
+    with (
+        asked(
+            VIRTUAL,
+            "t = threading.Thread(target=time.sleep, args=(100000,), daemon=True)",
+            "t.start()",
+        ) as (box, origin),
+        closing(box.fork(1)) as (kid,),
+    ):
         one = origin.of(kid)
         first = float(one("time.time()"))
         time.sleep(0.3)         # nothing can be waited for: what is looked for is that nothing happens
@@ -299,11 +357,38 @@ def test_snapshot_at_any_moment_repeats(name, policy):
         assert origin("n") == str(moments) and len(box.processes()) >= 1
 
 
-CORPUS = ["objects", "random_state", "digest_under_way", "generator", "inotify", "connections", "asyncio_server_on_loopback", "server_with_a_kept_connection", "spinning_thread", "java", "terminals_with_input", "bash_on_a_terminal", "tmux_on_a_terminal",
-          "datagrams_one_way", "packets_and_their_end", "patience_of_sockets", "odd_names", "files_closed_to_itself", "barriers", "no_more_descriptors"]
+CORPUS = [
+    "objects",
+    "random_state",
+    "digest_under_way",
+    "generator",
+    "inotify",
+    "connections",
+    "asyncio_server_on_loopback",
+    "server_with_a_kept_connection",
+    "spinning_thread",
+    "java",
+    "terminals_with_input",
+    "bash_on_a_terminal",
+    "tmux_on_a_terminal",
+    "datagrams_one_way",
+    "packets_and_their_end",
+    "patience_of_sockets",
+    "odd_names",
+    "files_closed_to_itself",
+    "barriers",
+    "no_more_descriptors",
+]
 SOME = [name for name in PROGRAMS if name not in CORPUS][::4]
-# Captured or not, a virtual clock holds these up or overtakes them: what the kernel does by itself, between the ends of a terminal or of TCP, looks like rest, so that time-outs are over first; and where a thread spins, or in a JVM, others may not get their turn.
-OF_REAL_TIME = {"server_with_a_kept_connection", "spinning_thread", "java", *[name for name in PROGRAMS if name.endswith("on_a_terminal")]}
+# Captured or not, a virtual clock holds these up or overtakes them: what the kernel does by itself,
+# between the ends of a terminal or of TCP, looks like rest, so that time-outs are over first; and
+# where a thread spins, or in a JVM, others may not get their turn.
+OF_REAL_TIME = {
+    "server_with_a_kept_connection",
+    "spinning_thread",
+    "java",
+    *[name for name in PROGRAMS if name.endswith("on_a_terminal")],
+}
 
 
 def test_descriptors_in_flight_survive_a_full_descriptor_table():
@@ -321,7 +406,14 @@ def test_descriptors_in_flight_survive_a_full_descriptor_table():
 def test_corpus_is_restored(name):
     if missing(name):
         pytest.skip(f"{missing(name)} is not installed")
-    with Sandbox({**({**SEEDED, **OFFSET} if name in OF_REAL_TIME else VIRTUAL), "max_processes": 200, "max_memory": "1G", "net": "loopback"}) as box:
+    with Sandbox(
+        {
+            **({**SEEDED, **OFFSET} if name in OF_REAL_TIME else VIRTUAL),
+            "max_processes": 200,
+            "max_memory": "1G",
+            "net": "loopback",
+        }
+    ) as box:
         for path, content in files(name).items():
             box.write_file(path, content, mode=0o755)
         origin = begin(box, name)
@@ -336,7 +428,9 @@ def test_corpus_is_restored(name):
 
 
 def test_shell_works_on_a_terminal():
-    """The same input has the same effect on its copies and takes the same time. The position of the echo within the output of a job may differ."""
+    """The same input has the same effect on its copies and takes the same time. The position of the
+    echo within the output of a job may differ."""
+
     def typed(shell):
         shell.process.stdin.write(b"wait; head -c4 /dev/urandom | od -An -tx1; echo en''d\n")
         shell.process.stdin.flush()
@@ -347,10 +441,17 @@ def test_shell_works_on_a_terminal():
         shell("(sleep 3000; date +%s.%N; sleep 1000; date +%s.%N) & sleep 10\n")
         with closing(box.fork(2, same_seed=True)) as kids:
             said = [typed(one) for one in [shell.of(kid) for kid in kids] + [shell]]
-        assert said[0] == said[1] == said[2] and len(said[0]) == 3 and said[0][1].startswith(str(START_S + 4000).encode())
+        assert (
+            said[0] == said[1] == said[2]
+            and len(said[0]) == 3
+            and said[0][1].startswith(str(START_S + 4000).encode())
+        )
 
 
-# Its last child signals it each 3000 seconds, after a moment of computing: before 4000 of them are over, which the kernel, whose waits for a descriptor end by the real clock at the latest, does not get to however busy the machine is. Those between have the first to be stopped stand a while before the last.
+# Its last child signals it each 3000 seconds, after a moment of computing: before 4000 of them are
+# over, which the kernel, whose waits for a descriptor end by the real clock at the latest, does not
+# get to however busy the machine is. Those between have the first to be stopped stand a while
+# before the last.
 SIGNALLED = """
 import ctypes, os, signal, time
 libc, me = ctypes.CDLL(None), os.getpid()
@@ -380,13 +481,19 @@ print(early, flush=True)
 
 
 # Waits that init holds, that the kernel starts again from the beginning, and that it continues.
-A_WHILE = {"of nothing": "libc.select(0, None, None, None, length)", "of a descriptor": "libc.select(end + 1, ends, None, None, length)", "of a descriptor, by poll": "libc.poll(polled, 1, 4000000)", "asleep": "libc.nanosleep(length, None)"}
+A_WHILE = {
+    "of nothing": "libc.select(0, None, None, None, length)",
+    "of a descriptor": "libc.select(end + 1, ends, None, None, length)",
+    "of a descriptor, by poll": "libc.poll(polled, 1, 4000000)",
+    "asleep": "libc.nanosleep(length, None)",
+}
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("wait", sample_cases(A_WHILE.values()), ids=sample_cases(A_WHILE))
 def test_interrupted_wait_is_not_resumed(wait):
-    """Broken off for a snapshot, and ended by a signal, here and in copies: the next like it was over when that would have been."""
+    """Broken off for a snapshot, and ended by a signal, here and in copies: the next like it was
+    over when that would have been."""
     with Sandbox({**VIRTUAL, "max_processes": 64}) as box:
         process = box.spawn(["python3", "-I", "-c", SIGNALLED.replace("WAIT", wait)])
         assert process.stdout.readline() == b"ready\n"
@@ -399,7 +506,10 @@ def test_interrupted_wait_is_not_resumed(wait):
         with closing(kids):
             if kids and process.poll() is not None:     # it may have ended before the last one
                 kids.pop().close()
-            assert [one.wait(60).stdout.split()[-1] for one in (process, *(kid.process(process.id) for kid in kids))] == [b"0"] * (len(kids) + 1)
+            assert [
+                one.wait(60).stdout.split()[-1]
+                for one in (process, *(kid.process(process.id) for kid in kids))
+            ] == [b"0"] * (len(kids) + 1)
 
 
 MANY = """
@@ -415,7 +525,8 @@ for _ in range(4):
     [thread.join() for thread in threads]
 print(wrong, flush=True)
 """
-# A process is blocked in vfork, because its child's file is opened after a long computation of another one; so all the others are stopped, resumed and stopped again.
+# A process is blocked in vfork, because its child's file is opened after a long computation of
+# another one; so all the others are stopped, resumed and stopped again.
 SPAWNS = """
 import os, select, time
 os.mkfifo("/tmp/fifo")
@@ -469,9 +580,17 @@ print(wrong)
 
 @pytest.mark.parametrize("policy", LEVELS[3:], ids=NAMES[3:])
 def test_signals_do_not_interrupt_clock_queries(policy):
-    """A signal that comes before init has taken the question up ended clock_gettime with EINTR, which it does not know. The first query of a program is a question, and each of a clock that counts a processor's time."""
+    """A signal that comes before init has taken the question up ended clock_gettime with EINTR,
+    which it does not know. The first query of a program is a question, and each of a clock that
+    counts a processor's time."""
     with Sandbox(policy) as box:
-        assert box.exec(["python3", "-I", "-S", "-c", ASKED_UNDER_SIGNALS % repeat_count(2000, 500)], text=True).stdout == "0\n"
+        assert (
+            box.exec(
+                ["python3", "-I", "-S", "-c", ASKED_UNDER_SIGNALS % repeat_count(2000, 500)],
+                text=True,
+            ).stdout
+            == "0\n"
+        )
 
 
 # Limits
@@ -485,7 +604,12 @@ def test_serial_is_refused_by_name():
 
 def test_own_seccomp_filter_is_refused_by_name():
     program = "struct.pack('<HxxxxxxQ', 1, ctypes.addressof(code))"
-    with asked(SEEDED, "import struct", "code = ctypes.create_string_buffer(struct.pack('<HBBI', 6, 0, 0, 0x7fff0000))", f"of = ctypes.create_string_buffer({program})") as (box, origin):
+    with asked(
+        SEEDED,
+        "import struct",
+        "code = ctypes.create_string_buffer(struct.pack('<HBBI', 6, 0, 0, 0x7fff0000))",
+        f"of = ctypes.create_string_buffer({program})",
+    ) as (box, origin):
         box.snapshot()
         assert origin("libc.prctl(22, 2, of)") == "0"
         with pytest.raises(FeatureMissing, match="a seccomp filter of its own"):

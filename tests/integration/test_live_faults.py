@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The processes that take a checkpoint are killed on the way, at each step that others can see: the sandbox still runs, or is reported as gone, and nothing is left.
+"""The processes that take a checkpoint are killed on the way, at each step that others can see: the
+sandbox still runs, or is reported as gone, and nothing is left.
 
-The model: guests/killer.c kills a process between two of its system calls, and says how many it made. A first round counts; the others are spread over all that were counted, and each kills another process: the dump worker, a
+The model: guests/killer.c kills a process between two of its system calls, and says how many it
+made. A first round counts; the others are spread over all that were counted, and each kills another
+process: the dump worker, a
 zygote, the init of a new sandbox, that of the sandbox itself, the engine. make soak takes more of them (ROLLBOX_SOAK).
 """
 
@@ -37,7 +40,8 @@ def counted(killer):
 
 
 def captured(engine):
-    """The engine reports a snapshot when its image is written; the dump worker releases the processes after that, and may be killed meanwhile."""
+    """The engine reports a snapshot when its image is written; the dump worker releases the
+    processes after that, and may be killed meanwhile."""
     until(lambda: not children(engine.pid, "rollbox-capture"))
 
 
@@ -45,7 +49,16 @@ class Running:
     """A sandbox with a tree of processes that hold a state."""
 
     def __init__(self, box):
-        self.box, self.asked = box, Asked.begin(box, "import os, subprocess", "x = [1, 2, 3]", "r, w = os.pipe()", "os.write(w, b'kept')")
+        self.box, self.asked = (
+            box,
+            Asked.begin(
+                box,
+                "import os, subprocess",
+                "x = [1, 2, 3]",
+                "r, w = os.pipe()",
+                "os.write(w, b'kept')",
+            ),
+        )
         self.asked("child = subprocess.Popen(['cat'], stdin=subprocess.PIPE, stdout=subprocess.PIPE)")
 
     def holds(self):
@@ -54,7 +67,8 @@ class Running:
 
 
 def test_dump_worker_killed_at_any_step():
-    """No process stays paused, the snapshot is complete or there is none, and all processes run, except that one in which a call was being made may end with it; no image is left."""
+    """No process stays paused, the snapshot is complete or there is none, and all processes run,
+    except that one in which a call was being made may end with it; no image is left."""
     with Engine() as engine, Sandbox(engine=engine) as box:
         running, lost = Running(box), []
         box.drop(box.snapshot())
@@ -85,12 +99,15 @@ def test_dump_worker_killed_at_any_step():
                 assert running.holds()
         assert not images(engine.pid)
         assert box.snapshot().processes == 2 and running.holds() and images(engine.pid)
-        print(f"killed at {len(steps(count))} of {count} steps; one of its processes went with it at {len(lost)}: {lost}")
+        print(
+            f"killed at {len(steps(count))} of {count} steps; one of its processes went with it at {len(lost)}: {lost}"
+        )
 
 
 @pytest.mark.long
 def test_dump_worker_killed_at_any_step_of_a_fork():
-    """A zygote that loads an image while it is written notices that the rest will never come: the fork fails, and nothing of it is left but the last image of the origin and its parent."""
+    """A zygote that loads an image while it is written notices that the rest will never come: the
+    fork fails, and nothing of it is left but the last image of the origin and its parent."""
     with Engine() as engine, Sandbox(engine=engine) as box:
         running, refused = Running(box), 0
         with Killer(engine.pid, "rollbox-capture", NEVER) as killer:
@@ -121,7 +138,8 @@ def test_dump_worker_killed_at_any_step_of_a_fork():
 
 
 def helper_of(engine, name):
-    """The process of the engine's that has this name, and not the inits of sandboxes, which are clones of it that have it, too."""
+    """The process of the engine's that has this name, and not the inits of sandboxes, which are
+    clones of it that have it, too."""
     found = []
 
     def is_there():
@@ -190,10 +208,16 @@ def test_zygote_killed_while_a_prefork_waits_for_it():
         def boxes():
             return [pid for pid in children(engine.pid, "rollbox-hold") if pid != zygote and len(descendants(pid)) > 1]
 
-        until(lambda: len(boxes()) == 2 + 1 and Path(f"/proc/{zygote}/stat").read_text().rpartition(")")[2].split()[0] == "S")
+        until(
+            lambda: (
+                len(boxes()) == 2 + 1
+                and Path(f"/proc/{zygote}/stat").read_text().rpartition(")")[2].split()[0] == "S"
+            )
+        )
         os.kill(zygote, signal.SIGSTOP)
         with ThreadPoolExecutor(2) as pool:
-            # The box that is there is taken by one of them, unless it has waited too long; the other waits for one that nobody makes.
+            # The box that is there is taken by one of them, unless it has waited too long; the
+            # other waits for one that nobody makes.
             asked = [pool.submit(fork) for _ in range(2)]
             until(lambda: len(engine.sandboxes()) == 1 + 2 + 2 or len(boxes()) < 2 + 1)
             assert not all(fork.done() for fork in asked)
@@ -215,7 +239,9 @@ def test_loading_zygote_cannot_write_to_its_image(count):
                 kids = pool.submit(box.fork, count)
                 until(lambda: kids.done() or set(children(engine.pid, name)) - set(before))
                 for loader in set(children(engine.pid, name)) - set(before):
-                    with contextlib.suppress(FileNotFoundError, ProcessLookupError):        # it may end, or close what is looked at, before it stops
+                    with contextlib.suppress(
+                        FileNotFoundError, ProcessLookupError
+                    ):  # it may end, or close what is looked at, before it stops
                         os.kill(loader, signal.SIGSTOP)
                         for number, file in images(loader).items():
                             flags = re.search(r"flags:\s+(\d+)", Path(f"/proc/{loader}/fdinfo/{number}").read_text())[1]
@@ -247,11 +273,20 @@ def test_launcher_killed_at_any_step():
 
 
 def test_session_closed_while_a_refused_dump_ends():
-    """The kernel reports the end of a killed process's first thread only after its tracer has waited for the other threads."""
+    """The kernel reports the end of a killed process's first thread only after its tracer has
+    waited for the other threads."""
     for _ in range(repeat_count(15, 5, 200)):
         with Engine() as engine:
             box = Sandbox({"max_processes": 60}, engine=engine)
-            Asked.begin(box, "import threading", "go = threading.Event()", "[threading.Thread(target=go.wait, daemon=True).start() for _ in range(3)]", "x = bytearray(b'x' * (4 << 20))", "file = open('/tmp/file', 'w')", "file.write('x'), file.flush()")
+            Asked.begin(
+                box,
+                "import threading",
+                "go = threading.Event()",
+                "[threading.Thread(target=go.wait, daemon=True).start() for _ in range(3)]",
+                "x = bytearray(b'x' * (4 << 20))",
+                "file = open('/tmp/file', 'w')",
+                "file.write('x'), file.flush()",
+            )
             os.kill(helper_of(engine, "rollbox-launch"), signal.SIGKILL)
             with contextlib.suppress(RollboxError):
                 box.snapshot()
@@ -259,9 +294,22 @@ def test_session_closed_while_a_refused_dump_ends():
 
 
 def test_dump_is_refused_at_once_when_init_holds_threads():
-    """It waited its full time for each that did not stand when it was refused, since init holds it: until the engine lost patience, and said that. What it has done until then is counted, not the time."""
-    with Engine() as engine, Sandbox({"time_start": "2025-01-01", "time_mode": "virtual", "max_processes": 400}, engine=engine) as box:
-        asked = Asked.begin(box, "import threading, time", "threads = [threading.Thread(target=time.sleep, args=(1000000,), daemon=True) for _ in range(300)]", "[thread.start() for thread in threads]")
+    """It waited its full time for each that did not stand when it was refused, since init holds it:
+    until the engine lost patience, and said that. What it has done until then is counted, not the
+    time."""
+    with (
+        Engine() as engine,
+        Sandbox(
+            {"time_start": "2025-01-01", "time_mode": "virtual", "max_processes": 400},
+            engine=engine,
+        ) as box,
+    ):
+        asked = Asked.begin(
+            box,
+            "import threading, time",
+            "threads = [threading.Thread(target=time.sleep, args=(1000000,), daemon=True) for _ in range(300)]",
+            "[thread.start() for thread in threads]",
+        )
         with Killer(engine.pid, "rollbox-capture", 20000) as killer:
             with pytest.raises(RollboxError, match="it has more than 255 threads"):
                 box.snapshot()
@@ -299,15 +347,29 @@ def test_flattening_process_killed_at_any_step():
 
 
 def test_missing_descriptors_for_dirty_tracking_are_reported():
-    """The engine lacks them when the dump worker, which had enough, sends its own: the error once said that it was killed from outside."""
+    """The engine lacks them when the dump worker, which had enough, sends its own: the error once
+    said that it was killed from outside."""
     with Engine() as engine, Sandbox(engine=engine) as box, ThreadPoolExecutor(1) as pool:
-        asked = Asked.begin(box, "import subprocess", "kids = [subprocess.Popen(['cat'], stdin=subprocess.PIPE) for _ in range(19)]", "x = 1")
+        asked = Asked.begin(
+            box,
+            "import subprocess",
+            "kids = [subprocess.Popen(['cat'], stdin=subprocess.PIPE) for _ in range(19)]",
+            "x = 1",
+        )
         with contextlib.ExitStack() as stack:
             with Killer(engine.pid, "+", 0):
                 before = set(children(engine.pid, "rollbox-engine"))
                 forking = pool.submit(box.fork, 1)
-                until(lambda: forking.done() or set(children(engine.pid, "rollbox-engine")) - before)     # the dump worker, which is stopped at its start
-                stack.enter_context(limited(engine.pid, resource.RLIMIT_NOFILE, max(int(fd) for fd in os.listdir(f"/proc/{engine.pid}/fd")) + 1))
+                until(
+                    lambda: forking.done() or set(children(engine.pid, "rollbox-engine")) - before
+                )  # the dump worker, which is stopped at its start
+                stack.enter_context(
+                    limited(
+                        engine.pid,
+                        resource.RLIMIT_NOFILE,
+                        max(int(fd) for fd in os.listdir(f"/proc/{engine.pid}/fd")) + 1,
+                    )
+                )
             with pytest.raises(ResourceExhausted, match="no descriptors left for dirty tracking"):
                 forking.result()
         until(lambda: not frozen(box.inspect()["pid"]))
@@ -321,7 +383,9 @@ def test_preforks_end_with_their_launcher():
     with Engine() as engine, Sandbox(engine=engine) as box:
         Asked.begin(box, "x = 1")
         box.fork(1)[0].close()
-        until(lambda: len(children(engine.pid, "rollbox-launch")) > 2)      # it, that of this sandbox, and that of the next
+        until(
+            lambda: len(children(engine.pid, "rollbox-launch")) > 2
+        )  # it, that of this sandbox, and that of the next
         launcher = helper_of(engine, "rollbox-launch")
         os.kill(launcher, signal.SIGKILL)
         until(lambda: launcher not in children(engine.pid, "rollbox-launch"))
@@ -391,7 +455,8 @@ while True:
 
 @pytest.mark.long
 def test_sandbox_ended_by_oom_during_a_dump():
-    """Its snapshot is of what is left. An ordinary user's has no group: it is killed when it is looked at, most often as it stands there and is read, which said "Bad address"."""
+    """Its snapshot is of what is left. An ordinary user's has no group: it is killed when it is
+    looked at, most often as it stands there and is read, which said "Bad address"."""
     for _ in range(repeat_count(6, 6, 60)):
         with Sandbox(Policy(max_memory="64M")) as box:
             process, taken = box.spawn(["python3", "-c", GREEDY]), 1

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Exports with processes: a sandbox is exported as one file and continues in another store, under another engine.
 
-The model: two stores and two shared engines stand for two machines; what a machine is recognised by is changed in the file. The content of a file is
+The model: two stores and two shared engines stand for two machines; what a machine is recognised by
+is changed in the file. The content of a file is
 not trusted: it is refused whole, by name, and nothing is left in the store.
 make check runs this file as root and as an ordinary user.
 """
@@ -53,7 +54,8 @@ def sealed(record):
 
 
 def changed(path, to, change):
-    """The file with what `change` makes of the record (a dict, in place) and the other members (a dict by name); digests are right again."""
+    """The file with what `change` makes of the record (a dict, in place) and the other members (a
+    dict by name); digests are right again."""
     members = dict(members_of(path))
     whole = json.loads(members["record.json"].splitlines()[0])
     change(whole, members)
@@ -115,7 +117,11 @@ def test_files_alone_and_nothing_at_all(engine, other, tmp_path):
         box.export(tmp_path / "fresh.live", processes="keep")
         box.write_file("/tmp/f", b"x")
         box.export(tmp_path / "files.live", processes="keep")
-    assert other.import_(tmp_path / "fresh.live", "fresh")["processes"] == other.import_(tmp_path / "files.live", "files")["processes"] == 0
+    assert (
+        other.import_(tmp_path / "fresh.live", "fresh")["processes"]
+        == other.import_(tmp_path / "files.live", "files")["processes"]
+        == 0
+    )
     with other.engine() as there:
         assert Sandbox.open("files", engine=there).read_file("/tmp/f") == b"x"
         assert sh(Sandbox.open("fresh", engine=there), "ls /tmp").stdout == ""
@@ -181,7 +187,11 @@ def test_another_machine_is_refused_in_words(exported, other, tmp_path, part):
 
     there = changed(path, tmp_path / "there.live", change)
     code, message = other.refuses(there)
-    assert code == "feature_missing" and {"kernel": "something else", "vdso": "vDSO", "processor": "processor"}[part] in message and "--drop-processes" in message
+    assert (
+        code == "feature_missing"
+        and {"kernel": "something else", "vdso": "vDSO", "processor": "processor"}[part] in message
+        and "--drop-processes" in message
+    )
     assert other.import_(there, "copy", 0, (), "--drop-processes")["processes"] == 0
     with other.engine() as engine:  # noqa: F811
         box = Sandbox.open("copy", engine=engine)
@@ -197,13 +207,21 @@ def test_changed_program_is_named_on_import(exported, other, tmp_path, how):
 
     def change(whole, members):
         status = os.stat(program)
-        was = struct.pack("<qq", status.st_mtime_ns // 10**9, status.st_mtime_ns % 10**9) if how == "changed" else program.encode() + b"\0"
+        was = (
+            struct.pack("<qq", status.st_mtime_ns // 10**9, status.st_mtime_ns % 10**9)
+            if how == "changed"
+            else program.encode() + b"\0"
+        )
         now = struct.pack("<qq", 1, 1) if how == "changed" else elsewhere.encode() + b"\0"
         assert was in members["image-0"]
         members["image-0"] = members["image-0"].replace(was, now)
 
     code, message = other.refuses(changed(path, tmp_path / "there.live", change))
-    assert code == "feature_missing" and (program if how == "changed" else elsewhere) in message and ("does not exist" if how == "gone" else "another file") in message
+    assert (
+        code == "feature_missing"
+        and (program if how == "changed" else elsewhere) in message
+        and ("does not exist" if how == "gone" else "another file") in message
+    )
 
 
 def test_refused_checkpoint_is_not_written(engine, tmp_path):
@@ -251,7 +269,15 @@ def redirect(whole, members, name=b"user.overlay.redirect\0"):
     end = members["layer-0"].rindex((8).to_bytes(4, "little") + bytes(68))
     path, value = b"p0/x\0", b"/"
     attributes = name + len(value).to_bytes(4, "little") + value
-    entry = (2).to_bytes(4, "little") + (0o755).to_bytes(4, "little") + bytes(48) + len(path).to_bytes(4, "little") + bytes(4) + len(attributes).to_bytes(4, "little") + bytes(4)
+    entry = (
+        (2).to_bytes(4, "little")
+        + (0o755).to_bytes(4, "little")
+        + bytes(48)
+        + len(path).to_bytes(4, "little")
+        + bytes(4)
+        + len(attributes).to_bytes(4, "little")
+        + bytes(4)
+    )
     members["layer-0"] = members["layer-0"][:end] + entry + path + attributes + members["layer-0"][end:]
 
 
@@ -264,11 +290,20 @@ def longer(whole, members):
     members["image-1"] = b"more"
 
 
-@pytest.mark.parametrize("change", [cut_image, flip_tables, older_version, no_layer, leave_the_layer, redirect, lies_over, longer], ids=lambda change: change.__name__)
+@pytest.mark.parametrize(
+    "change",
+    [cut_image, flip_tables, older_version, no_layer, leave_the_layer, redirect, lies_over, longer],
+    ids=lambda change: change.__name__,
+)
 def test_hostile_files_are_refused(exported, other, tmp_path, change):
     path, _ = exported
     other.import_(changed(path, tmp_path / "same.live", nothing), "same")
-    other.import_(changed(path, tmp_path / "same.live", lambda *record: redirect(*record, b"user.harmless\0")), "harmless")
+    other.import_(
+        changed(
+            path, tmp_path / "same.live", lambda *record: redirect(*record, b"user.harmless\0")
+        ),
+        "harmless",
+    )
     subprocess.run(["rm", "-rf", other.store], check=True)
     code, message = other.refuses(changed(path, tmp_path / "hostile.live", change))
     assert code == "damaged" and "refused" in message
@@ -280,12 +315,22 @@ def test_invalid_archives_are_refused(exported, other, tmp_path):
     members = members_of(path)
     content = path.read_bytes()
     hostile = tmp_path / "hostile.live"
-    for bad in (content[:len(MAGIC)], content[:len(content) // 2], MAGIC + b"no archive", content[:300] + bytes([content[300] ^ 1]) + content[301:]):
+    for bad in (
+        content[: len(MAGIC)],
+        content[: len(content) // 2],
+        MAGIC + b"no archive",
+        content[:300] + bytes([content[300] ^ 1]) + content[301:],
+    ):
         hostile.write_bytes(bad)
         assert other.refuses(hostile)[0] == "damaged"
     names = [
-        members[1:], members[:-1], [members[0], *members[:0:-1]] if len(members) > 2 else members[::-1], [("../record.json", members[0][1]), *members[1:]],
-        [members[0], ("/etc/evil", members[1][1]), *members[2:]], [*members, ("record.json", b"{}")], [("record.json", members[0][1][:-5]), *members[1:]],
+        members[1:],
+        members[:-1],
+        [members[0], *members[:0:-1]] if len(members) > 2 else members[::-1],
+        [("../record.json", members[0][1]), *members[1:]],
+        [members[0], ("/etc/evil", members[1][1]), *members[2:]],
+        [*members, ("record.json", b"{}")],
+        [("record.json", members[0][1][:-5]), *members[1:]],
     ]
     for bad in names:
         assert other.refuses(write_members(hostile, bad))[0] == "damaged"
@@ -296,7 +341,8 @@ def test_invalid_archives_are_refused(exported, other, tmp_path):
 
 
 def test_engine_fields_of_a_record_are_ignored(exported, other, tmp_path):
-    """The engine, the time-outs and the identity in a record are not taken over; its snapshots are read like those of any hibernated session."""
+    """The engine, the time-outs and the identity in a record are not taken over; its snapshots are
+    read like those of any hibernated session."""
     path, asked = exported
 
     def change(whole, members):
@@ -319,14 +365,28 @@ def test_engine_fields_of_a_record_are_ignored(exported, other, tmp_path):
         assert asked.of(box)("x") == "{'a': 1}" and box.inspect()["name"] == "copy"
 
 
-@pytest.mark.parametrize("fault", [row for row in FAULTS if row["command"] in ("import-live", "hibernate") and row["name"] in ("carried_half", "carried_checked", "sleep_written", "sleep_published")], ids=lambda row: row["name"])
+@pytest.mark.parametrize(
+    "fault",
+    [
+        row
+        for row in FAULTS
+        if row["command"] in ("import-live", "hibernate")
+        and row["name"] in ("carried_half", "carried_checked", "sleep_written", "sleep_published")
+    ],
+    ids=lambda row: row["name"],
+)
 def test_killed_while_importing(exported, other, fault):
     path, asked = exported
     other.import_(path, "copy", -signal.SIGKILL, {"ROLLBOX_FAULT": fault["name"]})
     assert len(asleep(other.store)) == fault["done"]
     if not fault["done"]:
         other.import_(path)
-    subprocess.run([BUILD / "rollbox", "store", "gc"], check=True, stdout=subprocess.DEVNULL, env={**os.environ, "ROLLBOX_STORE": str(other.store)})
+    subprocess.run(
+        [BUILD / "rollbox", "store", "gc"],
+        check=True,
+        stdout=subprocess.DEVNULL,
+        env={**os.environ, "ROLLBOX_STORE": str(other.store)},
+    )
     assert not os.listdir(other.store / "tmp") and len(asleep(other.store)) == 1
     with other.engine() as engine:  # noqa: F811
         assert asked.of(Sandbox.open("copy", engine=engine))("x") == "{'a': 1}"
@@ -346,7 +406,11 @@ def test_killed_while_exporting(store, failing, tmp_path, asleep_first):  # noqa
         failing.unlink()
         assert (tmp_path / "box.live").read_bytes() == b"old"
         box.export(tmp_path / "box.live", processes="keep")
-        assert (tmp_path / "box.live").read_bytes().startswith(MAGIC) and (asked.of(box) if asleep_first else asked)("x") == "1" and not list((store / "tmp").iterdir())
+        assert (
+            (tmp_path / "box.live").read_bytes().startswith(MAGIC)
+            and (asked.of(box) if asleep_first else asked)("x") == "1"
+            and not list((store / "tmp").iterdir())
+        )
 
 
 def test_damaged_hibernated_session_is_not_exported(engine, store, tmp_path):  # noqa: F811
@@ -373,7 +437,10 @@ def test_async(engine, other, tmp_path):
 def test_command_line(caller):  # noqa: F811
     directory = caller.directory()
     environment = caller.environment(ROLLBOX_STORE=str(directory / "store"), ROLLBOX_SOCKET=str(directory / "socket"))
-    with caller.popen([binaries() / "rollbox-engine", "--socket", directory / "socket"], env=environment) as engine:  # noqa: F811
+    with caller.popen(
+        [binaries() / "rollbox-engine", "--socket", directory / "socket"], env=environment
+    ) as engine:  # noqa: F811
+
         def rollbox(*words):
             return caller.rollbox(*words, env=environment)
 
@@ -386,7 +453,10 @@ def test_command_line(caller):  # noqa: F811
             assert b"asleep" in rollbox("ps").stdout
             told = rollbox("import", "--name", "b", directory / "a.live")
             assert told.returncode == 0 and b"hibernated" in told.stdout and b"1 processes" in told.stdout
-            assert rollbox("exec", "b", "--", "cat", "/tmp/f").stdout == b"hi\n" and b"sleep 1000" in rollbox("ps", "b").stdout
+            assert (
+                rollbox("exec", "b", "--", "cat", "/tmp/f").stdout == b"hi\n"
+                and b"sleep 1000" in rollbox("ps", "b").stdout
+            )
             assert rollbox("export", "a", directory / "files").returncode == 0
             assert b"--trust" in rollbox("import", "--name", "c", "--trust", directory / "files").stderr
             assert rollbox("import", "--name", "c", directory / "files").returncode == 0
@@ -399,7 +469,9 @@ def test_file_whose_policy_names_files_of_the_host_needs_trust(caller):  # noqa:
     """The engine writes a log of the network with its user's rights, wherever the policy says."""
     directory = caller.directory()
     environment = caller.environment(ROLLBOX_STORE=str(directory / "store"), ROLLBOX_SOCKET=str(directory / "socket"))
-    with caller.popen([binaries() / "rollbox-engine", "--socket", directory / "socket"], env=environment) as engine:  # noqa: F811
+    with caller.popen(
+        [binaries() / "rollbox-engine", "--socket", directory / "socket"], env=environment
+    ) as engine:  # noqa: F811
 
         def rollbox(*words):
             return caller.rollbox(*words, env=environment)

@@ -16,7 +16,8 @@ from rollbox import Engine, RollboxError, Sandbox, SetupFailed
 
 
 def test_killed_dump_worker_is_reported_and_leaves_nothing_paused():
-    """A process in which it was making a call could not resume unchanged: its command fails with an error, and is not reported as ended by itself. Nothing waits for it."""
+    """A process in which it was making a call could not resume unchanged: its command fails with an
+    error, and is not reported as ended by itself. Nothing waits for it."""
     with Engine() as engine, Sandbox(engine=engine) as box:
         setup = ("x = bytearray(64 << 20)", "x[::4096] = b'1' * (len(x) // 4096)")
         origin, over, failed = Asked.begin(box, *setup), threading.Event(), 0
@@ -38,7 +39,7 @@ def test_killed_dump_worker_is_reported_and_leaves_nothing_paused():
                     failed += 1
                 try:
                     assert sh(box, "echo on").stdout == "on\n"
-                except SetupFailed as problem:      # of a snapshot that was taken, while its dump worker restored registers
+                except SetupFailed as problem:  # of a snapshot that was taken, while its dump worker restored registers
                     assert "killed from outside while it made calls" in str(problem)
                 said = ""
                 with contextlib.suppress(BrokenPipeError):
@@ -97,7 +98,9 @@ def test_killed_zygote_is_restarted():
         for _ in range(5):
             with closing(box.fork(1, snapshot=at)) as kids:
                 assert origin.of(kids[0])("x") == "1"
-            zygote, = until(lambda: alone if len(alone := children(engine.pid, "rollbox-hold")) == 1 else None)     # the fork is gone
+            (zygote,) = until(
+                lambda: alone if len(alone := children(engine.pid, "rollbox-hold")) == 1 else None
+            )  # the fork is gone
             family = pidfds([zygote])
             os.kill(zygote, signal.SIGKILL)
             wait_gone(family)
@@ -109,7 +112,8 @@ def held(engine):
 
 
 def test_prefork_serves_the_next_fork():
-    """From the second fork of a state on there is one, for a second, which is nobody's: its death, or that of the state, is nobody's loss."""
+    """From the second fork of a state on there is one, for a second, which is nobody's: its death,
+    or that of the state, is nobody's loss."""
     with Engine() as engine, Sandbox(engine=engine) as box:
         origin = Asked.begin(box, "x = 1")
         at = box.snapshot()
@@ -184,7 +188,12 @@ def test_everything_ends_with_the_engine():
     origin = Asked.begin(box, "x = 1")
     kids = box.fork(4)
     assert [origin.of(kid)("x") for kid in kids] == ["1"] * 4
-    family = pidfds([row["host_pid"] for one in (box, *kids) for row in one.processes()] + [one.inspect()["pid"] for one in (box, *kids)] + children(engine.pid, "rollbox-launch") + children(engine.pid, "rollbox-hold"))
+    family = pidfds(
+        [row["host_pid"] for one in (box, *kids) for row in one.processes()]
+        + [one.inspect()["pid"] for one in (box, *kids)]
+        + children(engine.pid, "rollbox-launch")
+        + children(engine.pid, "rollbox-hold")
+    )
     os.kill(engine.pid, signal.SIGKILL)
     wait_gone(family)
 
@@ -192,7 +201,14 @@ def test_everything_ends_with_the_engine():
 def test_mapped_file_writes_of_a_restored_process_are_seen():
     """They are copied up while it is restored: written to in place, they look as they did when its box was ready."""
     with Sandbox() as box:
-        origin = Asked.begin(box, "import mmap", "f = open('/tmp/mapped', 'w+b')", "f.write(b'a' * 40960)", "f.flush()", "m = mmap.mmap(f.fileno(), 40960)")
+        origin = Asked.begin(
+            box,
+            "import mmap",
+            "f = open('/tmp/mapped', 'w+b')",
+            "f.write(b'a' * 40960)",
+            "f.flush()",
+            "m = mmap.mmap(f.fileno(), 40960)",
+        )
         at = box.snapshot()
         for i in range(6):
             with closing(box.fork(1, snapshot=at)) as kids:

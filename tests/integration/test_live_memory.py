@@ -74,10 +74,19 @@ def test_copies_leave_nothing():
 
 @pytest.mark.parametrize("stands", [False, True], ids=["twin", "itself"])
 def test_snapshot_does_not_copy_shared_data(stands):
-    """A restored process has its memory by fork: looking at it is no reason for pages of its own, which its sandbox would pay for."""
+    """A restored process has its memory by fork: looking at it is no reason for pages of its own,
+    which its sandbox would pay for."""
+
     def shared(box):
         (pid,) = children(box.inspect()["pid"], "python3")
-        return sum(int(line.split()[1]) for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines() if line.startswith("Shared_Dirty")) << 10
+        return (
+            sum(
+                int(line.split()[1])
+                for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+                if line.startswith("Shared_Dirty")
+            )
+            << 10
+        )
 
     with Sandbox(Policy(max_memory="1G")) as box:
         origin = Asked.begin(box, "import os", "x = bytearray(os.urandom(32 << 20))")
@@ -92,9 +101,15 @@ def test_snapshot_does_not_copy_shared_data(stands):
 
 
 def test_read_zero_pages_are_no_memory():
-    """The kernel has them but once. Where an image is loaded while it is written, the size of its content is fixed before the pages are read."""
+    """The kernel has them but once. Where an image is loaded while it is written, the size of its
+    content is fixed before the pages are read."""
     with Sandbox(Policy(max_memory="1G")) as box:
-        origin = Asked.begin(box, "import mmap, os, zlib", "x = os.urandom(16 << 20)", "y = mmap.mmap(-1, 512 << 20, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)")
+        origin = Asked.begin(
+            box,
+            "import mmap, os, zlib",
+            "x = os.urandom(16 << 20)",
+            "y = mmap.mmap(-1, 512 << 20, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)",
+        )
         assert origin("sum(y[i] for i in range(0, len(y), 4096))") == "0"
         origin("y[300 << 20] = 7")
         wanted = origin("(zlib.crc32(x), y[300 << 20], y[200 << 20])")
@@ -105,14 +120,28 @@ def test_read_zero_pages_are_no_memory():
                 assert least < box.tree()[-1].memory_bytes < 64 << 20
             assert origin("y[100 << 20]") == "0"
 
-MAPS = ("import ctypes, mmap, os", "libc = ctypes.CDLL(None)", "address = lambda m: ctypes.addressof(ctypes.c_char.from_buffer(m))")
+MAPS = (
+    "import ctypes, mmap, os",
+    "libc = ctypes.CDLL(None)",
+    "address = lambda m: ctypes.addressof(ctypes.c_char.from_buffer(m))",
+)
 
 
 def test_shared_memory_that_ends_before_its_mapping_does():
-    """The dump has the part of the mapping that the file covers. For root, who can see the file, the error names the rest of the mapping."""
+    """The dump has the part of the mapping that the file covers. For root, who can see the file,
+    the error names the rest of the mapping."""
     with Sandbox() as box:
-        origin = Asked.begin(box, *MAPS, "import zlib", "libc.mmap.restype = ctypes.c_void_p", "f = os.open('/tmp/f', os.O_CREAT | os.O_RDWR)", "os.unlink('/tmp/f')", "os.write(f, os.urandom(5 << 12))",
-                             "at = libc.mmap(None, ctypes.c_size_t(2 << 20), 3, mmap.MAP_SHARED, f, ctypes.c_long(0))", "os.close(f)")
+        origin = Asked.begin(
+            box,
+            *MAPS,
+            "import zlib",
+            "libc.mmap.restype = ctypes.c_void_p",
+            "f = os.open('/tmp/f', os.O_CREAT | os.O_RDWR)",
+            "os.unlink('/tmp/f')",
+            "os.write(f, os.urandom(5 << 12))",
+            "at = libc.mmap(None, ctypes.c_size_t(2 << 20), 3, mmap.MAP_SHARED, f, ctypes.c_long(0))",
+            "os.close(f)",
+        )
         look = "zlib.crc32(ctypes.string_at(at, 5 << 12))"
         wanted = origin(look)
         if os.geteuid() == 0:
@@ -125,13 +154,21 @@ def test_shared_memory_that_ends_before_its_mapping_does():
 
 
 class Guarded:
-    """A Python with a megabyte of x, and guards in it at some of its pages. `holds`: it has just these, and what is between; one who touches them is ended."""
+    """A Python with a megabyte of x, and guards in it at some of its pages. `holds`: it has just
+    these, and what is between; one who touches them is ended."""
 
     def __init__(self, box, pages, flags="MAP_PRIVATE | mmap.MAP_ANONYMOUS", content="m[:] = b'x' * (1 << 20)"):
         self.pages, self.shown = pages, [-signal.SIGSEGV if page in pages else 0 for page in range(8)]
-        self.asked = Asked.begin(box, *MAPS, "f = os.open('/tmp/f', os.O_CREAT | os.O_RDWR)", "os.write(f, b'x' * (1 << 20))", f"m = mmap.mmap({-1 if 'ANONYMOUS' in flags else 'f'}, 1 << 20, mmap.{flags})",
-                                 content, "advise = lambda page, n, what: libc.madvise(ctypes.c_void_p(address(m) + (page << 12)), ctypes.c_size_t(n << 12), what)",
-                                 "ends = lambda page: (lambda pid: os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) if pid else os._exit(ctypes.string_at(address(m) + (page << 12), 1) != b'x'))(os.fork())")
+        self.asked = Asked.begin(
+            box,
+            *MAPS,
+            "f = os.open('/tmp/f', os.O_CREAT | os.O_RDWR)",
+            "os.write(f, b'x' * (1 << 20))",
+            f"m = mmap.mmap({-1 if 'ANONYMOUS' in flags else 'f'}, 1 << 20, mmap.{flags})",
+            content,
+            "advise = lambda page, n, what: libc.madvise(ctypes.c_void_p(address(m) + (page << 12)), ctypes.c_size_t(n << 12), what)",
+            "ends = lambda page: (lambda pid: os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) if pid else os._exit(ctypes.string_at(address(m) + (page << 12), 1) != b'x'))(os.fork())",
+        )
         for page in pages:
             if self.asked(f"advise({page}, 1, 102)") != "0":
                 skip("needs guards: MADV_GUARD_INSTALL, of Linux 6.13 for anonymous memory, of 6.15 for files")
@@ -142,7 +179,10 @@ class Guarded:
         return made
 
     def holds(self):
-        return self.asked("[ends(page) for page in range(8)]") == str(self.shown) and self.asked("m[8 << 12:] == b'x' * ((1 << 20) - (8 << 12))") == "True"
+        return (
+            self.asked("[ends(page) for page in range(8)]") == str(self.shown)
+            and self.asked("m[8 << 12:] == b'x' * ((1 << 20) - (8 << 12))") == "True"
+        )
 
 
 @pytest.fixture
@@ -152,8 +192,13 @@ def guardable():
 
 @pytest.mark.parametrize("kind", ["anonymous", "file", "shared-file"])
 def test_guard_pages_are_kept_in_forks(guardable, kind):
-    """And in copies of these, after a reset, and after sleep; where one is taken away, there is what the kernel puts there."""
-    flags, content = {"anonymous": ("MAP_PRIVATE | mmap.MAP_ANONYMOUS", "m[:] = b'x' * (1 << 20)"), "file": ("MAP_PRIVATE", "m[0]"), "shared-file": ("MAP_SHARED", "m[0]")}[kind]
+    """And in copies of these, after a reset, and after sleep; where one is taken away, there is
+    what the kernel puts there."""
+    flags, content = {
+        "anonymous": ("MAP_PRIVATE | mmap.MAP_ANONYMOUS", "m[:] = b'x' * (1 << 20)"),
+        "file": ("MAP_PRIVATE", "m[0]"),
+        "shared-file": ("MAP_SHARED", "m[0]"),
+    }[kind]
     with Sandbox(guardable) as box:
         origin = Guarded(box, [0, 3, 4], flags, content)
         at = box.snapshot()
@@ -163,7 +208,9 @@ def test_guard_pages_are_kept_in_forks(guardable, kind):
             with closing(kids[0].fork(1)) as (grandchild,):
                 assert first.of(grandchild).holds()
             assert second.asked("advise(0, 8, 103)") == "0"
-            assert second.asked("{m[page << 12] for page in (0, 3, 4)}") == str({0 if kind == "anonymous" else ord("x")})
+            assert second.asked("{m[page << 12] for page in (0, 3, 4)}") == str(
+                {0 if kind == "anonymous" else ord("x")}
+            )
             assert first.holds() and origin.holds()
         assert origin.asked("advise(0, 8, 103)") == "0"
         box.reset(at)
@@ -178,7 +225,9 @@ def test_guard_pages_without_neighbours(guardable):
     with Sandbox(guardable) as box:
         asked = Guarded(box, [1]).asked
         asked("u = mmap.mmap(-1, 64 << 20, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)")
-        asked("guard = lambda page, n: libc.madvise(ctypes.c_void_p(address(u) + (page << 12)), ctypes.c_size_t(n << 12), 102)")
+        asked(
+            "guard = lambda page, n: libc.madvise(ctypes.c_void_p(address(u) + (page << 12)), ctypes.c_size_t(n << 12), 102)"
+        )
         assert asked("guard(0, 8192), sum(guard(8192 + 2 * i, 1) for i in range(4000))") == "(0, 0)"
         assert asked("libc.mprotect(ctypes.c_void_p(address(u) + (16 << 20)), ctypes.c_size_t(8 << 20), 1)") == "0"
         asked("entries = lambda p: (os.pread(p, 64 << 11, address(u) >> 9), os.close(p))[0]")
@@ -195,7 +244,9 @@ def test_guard_pages_without_neighbours(guardable):
 @pytest.mark.parametrize("flags", ["MAP_SHARED | mmap.MAP_ANONYMOUS", "MAP_PRIVATE"], ids=["shared", "file"])
 @pytest.mark.parametrize("pages", [[0], [3]], ids=["first", "between"])
 def test_guard_pages_before_unmovable_memory_are_refused(guardable, flags, pages):
-    """Shared memory that an ordinary user cannot read but where it is mapped, and a mapping of a file that is captured whole: what lies under the guard is not known. The file of shared memory is root's to read."""
+    """Shared memory that an ordinary user cannot read but where it is mapped, and a mapping of a
+    file that is captured whole: what lies under the guard is not known. The file of shared memory
+    is root's to read."""
     with Sandbox(guardable) as box:
         origin = Guarded(box, pages, flags)
         origin.asked("y = os.urandom(4 << 20)")
@@ -222,7 +273,8 @@ def test_no_copies_when_memory_is_short():
 
 
 def test_copy_is_limited_by_max_memory():
-    """It is looked at first when it can have reached the limit; what its init keeps of it for a moment is nothing that it has."""
+    """It is looked at first when it can have reached the limit; what its init keeps of it for a
+    moment is nothing that it has."""
     for limit, fits in ("64M", 20), ("2G", 40):
         with Sandbox(Policy(max_memory=limit)) as box:
             origin = Asked.begin(box, f"x = bytearray(b'1' * ({fits} << 20))")
@@ -239,7 +291,8 @@ def test_copy_is_limited_by_max_memory():
 
 
 def test_agent_has_no_descriptors_of_init():
-    """Right after a fork, when init has the memory of what it has made yet: a file is written and read by a fork of init."""
+    """Right after a fork, when init has the memory of what it has made yet: a file is written and
+    read by a fork of init."""
     with Sandbox(Policy(max_memory="1G")) as box:
         origin = Asked.begin(box, "x = bytearray(b'1' * (64 << 20))")
         state = box.snapshot()

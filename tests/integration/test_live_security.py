@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Hostile guests against dumps and restores (guests/awkward_states.c): code that they run early, false data, damage.
 
-The model: a captive brings itself into an awkward state; beside it runs a bystander in the same sandbox. A snapshot with the captive ends soon, with an error text if it fails; both processes resume where they were, and so do
+The model: a captive brings itself into an awkward state; beside it runs a bystander in the same
+sandbox. A snapshot with the captive ends soon, with an error text if it fails; both processes
+resume where they were, and so do
 their copies in a fork. make check runs this file as root and as an ordinary user.
 """
 
@@ -103,7 +105,17 @@ def test_flags_of_the_processor(box, flags):
     assert forked(box, Captive.begin(box, "flags", flags)) == ["as it was"]
 
 
-@pytest.mark.parametrize("words", [("reserve", 65536), ("sparse", 4096), ("sparse", 2 << 20), ("descriptors", 10000), ("mappings", 2000), ("threads", 50)])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("reserve", 65536),
+        ("sparse", 4096),
+        ("sparse", 2 << 20),
+        ("descriptors", 10000),
+        ("mappings", 2000),
+        ("threads", 50),
+    ],
+)
 def test_large_and_many(box, words):
     captive = Captive.begin(box, *words)
     assert forked(box, captive) == ["as it was"] and captive() == "as it was"
@@ -111,7 +123,9 @@ def test_large_and_many(box, words):
 
 @pytest.mark.parametrize("what", ["forks", "chain", "executes", "stops-and-goes", "names"])
 def test_processes_that_come_and_go(what):
-    """Either they are paused, or the dump is refused; processes that ended during the search are no reason. What the kernel has of a process is given back some time after its end: on a busy machine that of many thousands
+    """Either they are paused, or the dump is refused; processes that ended during the search are no
+    reason. What the kernel has of a process is given back some time after its end: on a busy
+    machine that of many thousands
     is more than an ordinary sandbox may have."""
     with Sandbox(Policy(max_memory="4G", max_processes=400)) as box:
         box.upload(guest("awkward_states"), PROGRAM)
@@ -120,7 +134,15 @@ def test_processes_that_come_and_go(what):
             try:
                 assert forked(box, captive) == ["as it was"]
             except RollboxError as error:
-                assert any(word in str(error) for word in ("about to stop or kill", "cannot be paused", "faster than they can be stopped", "traces it"))
+                assert any(
+                    word in str(error)
+                    for word in (
+                        "about to stop or kill",
+                        "cannot be paused",
+                        "faster than they can be stopped",
+                        "traces it",
+                    )
+                )
             assert captive() == "as it was"
 
 
@@ -154,7 +176,8 @@ def test_fork_that_kills_all_processes_is_no_error(box):
 
 
 def test_fork_keeps_write_only_descriptors_write_only(tmp_path):
-    """A file of another's in a shared directory, removed while it is open: what is captured of it would be the copy's own."""
+    """A file of another's in a shared directory, removed while it is open: what is captured of it
+    would be the copy's own."""
     if os.geteuid():
         skip("does not apply to an ordinary user, whose engine reads no more files than the sandbox")
     shared = tmp_path / "shared"
@@ -235,11 +258,30 @@ print("ready", flush=True)
 for line in sys.stdin:
     print(json.dumps(eval(line)), flush=True)
 """
-STATUS = ["Umask", "Uid", "Gid", "Groups", "SigBlk", "SigIgn", "CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb", "NoNewPrivs", "Seccomp", "Seccomp_filters", "TracerPid", "CoreDumping"]
+STATUS = [
+    "Umask",
+    "Uid",
+    "Gid",
+    "Groups",
+    "SigBlk",
+    "SigIgn",
+    "CapInh",
+    "CapPrm",
+    "CapEff",
+    "CapBnd",
+    "CapAmb",
+    "NoNewPrivs",
+    "Seccomp",
+    "Seccomp_filters",
+    "TracerPid",
+    "CoreDumping",
+]
 
 
 def test_restored_process_equals_a_new_one(box):
-    """Rights, filter, namespaces, limits, groups, descriptors, of its threads as well; and of the program that restored it nothing is mapped but what is documented."""
+    """Rights, filter, namespaces, limits, groups, descriptors, of its threads as well; and of the
+    program that restored it nothing is mapped but what is documented."""
+
     def start(where):
         process = where.spawn(["python3", "-I", "-S", "-u", "-c", LOOK])
         assert process.stdout.readline() == b"ready\n"

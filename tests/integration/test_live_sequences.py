@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Forks, snapshots, resets, sleeps and ends in any order, of sandboxes that come of each other: each has what it should have.
+"""Forks, snapshots, resets, sleeps and ends in any order, of sandboxes that come of each other:
+each has what it should have.
 
-The model: a tree of Pythons that hold values, memory, children and a file, and what each of them should say if it is asked, which is kept here. The next step is random, by a seed; after each step one of them is asked. State that a preparation
+The model: a tree of Pythons that hold values, memory, children and a file, and what each of them
+should say if it is asked, which is kept here. The next step is random, by a seed; after each step
+one of them is asked. State that a preparation
 for the most likely next step has made must not appear in another step.
 """
 
@@ -58,12 +61,29 @@ def test_operations_in_random_order(seed):
         for _ in range(40):
             one = one if one in all_ and rng.random() < 0.8 else rng.choice(all_)
             own = [snapshot for snapshot in snapshots if snapshot[0] == one.family]
-            what = rng.choice(["change"] * 8 + ["fork"] * 8 + ["snapshot"] * 4 + ["fork of"] * 5 + ["reset"] * 2 + ["drop", "sleep", "pause", "close"])
+            what = rng.choice(
+                ["change"] * 8
+                + ["fork"] * 8
+                + ["snapshot"] * 4
+                + ["fork of"] * 5
+                + ["reset"] * 2
+                + ["drop", "sleep", "pause", "close"]
+            )
             if what == "change":
                 one.change(rng)
             elif what == "fork" or (what == "fork of" and own):
-                family, id, asked, should = rng.choice(own[-2:]) if what == "fork of" else (one.family, None, one.asked, one.should)
-                kids = [One(stack.enter_context(kid), asked.of(kid), family, should) for kid in one.box.fork(rng.choice([1, 1, 1, 2, 3, 16 if id and rng.random() < 0.1 else 1]), snapshot=id)]
+                family, id, asked, should = (
+                    rng.choice(own[-2:])
+                    if what == "fork of"
+                    else (one.family, None, one.asked, one.should)
+                )
+                kids = [
+                    One(stack.enter_context(kid), asked.of(kid), family, should)
+                    for kid in one.box.fork(
+                        rng.choice([1, 1, 1, 2, 3, 16 if id and rng.random() < 0.1 else 1]),
+                        snapshot=id,
+                    )
+                ]
                 for kid in kids:
                     kid.check()
                 if len(kids) > 3 or rng.random() < 0.7:      # it was no good
@@ -83,7 +103,11 @@ def test_operations_in_random_order(seed):
                     one.box.drop(dropped[1])
             elif what == "sleep":
                 one.box.hibernate()
-                one.asked, one.family, n_families = one.asked.of(one.box), n_families, n_families + 1     # its states have names of their own since
+                one.asked, one.family, n_families = (
+                    one.asked.of(one.box),
+                    n_families,
+                    n_families + 1,
+                )  # its states have names of their own since
             elif what == "pause":
                 one.box.pause()
                 one.box.resume()

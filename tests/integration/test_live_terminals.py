@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Terminals in checkpoints: those of commands, whose masters are the engine's, and what a guest does with its own.
 
-The model: what is typed into a copy of a command's terminal, and what that shows, says whether it is the terminal that it was. What programs do between two ends that are both theirs is in the corpus (live_corpus.py).
+The model: what is typed into a copy of a command's terminal, and what that shows, says whether it
+is the terminal that it was. What programs do between two ends that are both theirs is in the corpus
+(live_corpus.py).
 make check runs this file as root and as an ordinary user.
 """
 
@@ -20,7 +22,16 @@ PYTHON = ["python3", "-I", "-S", "-u", "-c"]
 def await_cat(box):
     """Until the shell has given it the terminal, and its modes: what is typed before is not typed to it."""
     shell = box.processes()[0]["pid"]
-    while b"cat" not in box.exec(["sh", "-c", f"read -r _ _ _ _ _ _ _ group _ < /proc/{shell}/stat; cat /proc/$group/comm"]).stdout:
+    while (
+        b"cat"
+        not in box.exec(
+            [
+                "sh",
+                "-c",
+                f"read -r _ _ _ _ _ _ _ group _ < /proc/{shell}/stat; cat /proc/$group/comm",
+            ]
+        ).stdout
+    ):
         time.sleep(0.005)
 
 
@@ -68,7 +79,12 @@ def test_terminal_settings_are_kept_in_a_fork():
         before = shell("stty -a | grep -v '^$'; echo en''d\n", b"end\r\n").partition(b"speed")
         with box.fork(1)[0] as kid:
             copy = shell.of(kid)
-            assert copy("stty -a | grep -v '^$'; echo en''d\n", b"end\r\n").partition(b"speed")[2] == before[2] and b"intr = ^G" in before[2] and b"rows 5" in before[2]
+            assert (
+                copy("stty -a | grep -v '^$'; echo en''d\n", b"end\r\n").partition(b"speed")[2]
+                == before[2]
+                and b"intr = ^G" in before[2]
+                and b"rows 5" in before[2]
+            )
             copy("sleep 1000\n", b"\n")
             while b"sleep" not in kid.exec(["sh", "-c", "cat /proc/[0-9]*/comm"]).stdout:
                 time.sleep(0.005)
@@ -137,10 +153,21 @@ for line in sys.stdin:
 """
 
 
-@pytest.mark.parametrize("before, why, after", [
-    ("os.write(master, b'\\x13'); os.write(master, b'x\\n'); select.select([slave], [], [], 20)", "stopped by", "os.write(master, b'\\x11')"),
-    ("fcntl.ioctl(master, 0x5420, struct.pack('i', 1)); termios.tcflush(slave, termios.TCIFLUSH)", "status change", "os.read(master, 100)"),
-])
+@pytest.mark.parametrize(
+    "before, why, after",
+    [
+        (
+            "os.write(master, b'\\x13'); os.write(master, b'x\\n'); select.select([slave], [], [], 20)",
+            "stopped by",
+            "os.write(master, b'\\x11')",
+        ),
+        (
+            "fcntl.ioctl(master, 0x5420, struct.pack('i', 1)); termios.tcflush(slave, termios.TCIFLUSH)",
+            "status change",
+            "os.read(master, 100)",
+        ),
+    ],
+)
 def test_refused_terminal_states_are_named(before, why, after):
     with Sandbox() as box:
         process = box.spawn([*PYTHON, STOPPED.format(before)])
@@ -153,13 +180,31 @@ def test_refused_terminal_states_are_named(before, why, after):
         box.snapshot()
 
 
-@pytest.mark.parametrize("state, check", [
-    ("fcntl.ioctl(master, 0x540c, 0)", "fcntl.ioctl(master, 0x80045440, bytes(4)) == struct.pack('i', 1)"),
-    ("fcntl.ioctl(master, 0x40045431, struct.pack('i', 1))", "fcntl.ioctl(master, 0x80045439, bytes(4)) == struct.pack('i', 1)"),
-    ("os.close(slave); slave = os.open('/dev/pts/ptmx', os.O_RDWR | os.O_NOCTTY)", "select.select([slave], [], [], 0)[0] == [] and select.select([master], [], [], 0)[0] == [master]"),
-    ("slaves = [os.openpty() for _ in range(63)]", "os.ttyname(slaves[-1][1]) == '/dev/pts/63'"),
-    ("slaves = [os.openpty() for _ in range(63)]; [os.close(fd) for pair in slaves[:-1] for fd in pair]", "os.ttyname(slaves[-1][1]) == '/dev/pts/63'"),
-])
+@pytest.mark.parametrize(
+    "state, check",
+    [
+        (
+            "fcntl.ioctl(master, 0x540c, 0)",
+            "fcntl.ioctl(master, 0x80045440, bytes(4)) == struct.pack('i', 1)",
+        ),
+        (
+            "fcntl.ioctl(master, 0x40045431, struct.pack('i', 1))",
+            "fcntl.ioctl(master, 0x80045439, bytes(4)) == struct.pack('i', 1)",
+        ),
+        (
+            "os.close(slave); slave = os.open('/dev/pts/ptmx', os.O_RDWR | os.O_NOCTTY)",
+            "select.select([slave], [], [], 0)[0] == [] and select.select([master], [], [], 0)[0] == [master]",
+        ),
+        (
+            "slaves = [os.openpty() for _ in range(63)]",
+            "os.ttyname(slaves[-1][1]) == '/dev/pts/63'",
+        ),
+        (
+            "slaves = [os.openpty() for _ in range(63)]; [os.close(fd) for pair in slaves[:-1] for fd in pair]",
+            "os.ttyname(slaves[-1][1]) == '/dev/pts/63'",
+        ),
+    ],
+)
 def test_odd_terminal_states_are_kept_in_a_fork(state, check):
     with Sandbox() as box:
         process = box.spawn([*PYTHON, STOPPED.format(state)])

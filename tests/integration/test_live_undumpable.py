@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processes that are not dumpable (ssh-agent, gpg-agent) are captured as others are, and are not dumpable afterwards."""
+"""Processes that are not dumpable (ssh-agent, gpg-agent) are captured as others are, and are not
+dumpable afterwards."""
 
 import json
 

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Timed waits in checkpoints: those that the kernel continues with restart_syscall (src/dump/syscall_restart.c).
 
-The model: a Python with a thread in each kind of such a wait, which ends by what it waits for, or by a signal that is handled, and by nothing else, after any earlier interruption, in the origin and in copies of any generation.
+The model: a Python with a thread in each kind of such a wait, which ends by what it waits for, or
+by a signal that is handled, and by nothing else, after any earlier interruption, in the origin and
+in copies of any generation.
 """
 
 import ast
@@ -79,7 +81,13 @@ def until(letter, sign):
 until("T", signal.SIGSTOP)
 until("S", signal.SIGCONT)
 """
-ENDS = {"poll": (1, 0), "futex": (0, 0), "futex of all": (0, 0), "futex until": (0, 0), "futex until a time of day": (0, 0)}
+ENDS = {
+    "poll": (1, 0),
+    "futex": (0, 0),
+    "futex of all": (0, 0),
+    "futex until": (0, 0),
+    "futex until a time of day": (0, 0),
+}
 
 
 def told(asked, question):
@@ -121,8 +129,15 @@ BREAKS = {"forked": fork_thrice, "stopped": stop, "frozen": freeze, "forked and 
 PLAIN = ({}, ())
 OFFSET = ({"time_start": "2025-01-01T00:00:00", "time_mode": "offset"}, ())
 # Below a virtual clock that futex looks for itself all the time.
-VIRTUAL = ({"random_seed": 7, "time_start": "2025-01-01T00:00:00", "time_mode": "virtual"}, ("futex until a time of day",))
-CASES = {**{name: (*PLAIN, breaks_off) for name, breaks_off in BREAKS.items()}, "forked, by a clock of its own": (*OFFSET, fork_thrice), "forked, by a virtual clock": (*VIRTUAL, fork_thrice)}
+VIRTUAL = (
+    {"random_seed": 7, "time_start": "2025-01-01T00:00:00", "time_mode": "virtual"},
+    ("futex until a time of day",),
+)
+CASES = {
+    **{name: (*PLAIN, breaks_off) for name, breaks_off in BREAKS.items()},
+    "forked, by a clock of its own": (*OFFSET, fork_thrice),
+    "forked, by a virtual clock": (*VIRTUAL, fork_thrice),
+}
 
 
 @pytest.mark.parametrize(("policy", "without", "breaks_off"), CASES.values(), ids=CASES)
@@ -139,7 +154,9 @@ def test_interrupted_waits_resume_in_forks_of_any_generation(policy, without, br
         second = first.of(stack.enter_context(kid.fork(1)[0]))
         for one in (second, first, origin):
             all_wait(one)
-            assert {name: end[:2] for name, end in told(one, "wake()").items()} == {name: ENDS.get(name, (-1, 4)) for name in told(one, "[*known]")}
+            assert {name: end[:2] for name, end in told(one, "wake()").items()} == {
+                name: ENDS.get(name, (-1, 4)) for name in told(one, "[*known]")
+            }
 
 
 @pytest.mark.parametrize(("policy", "without"), [PLAIN, VIRTUAL], ids=["plain", "by a virtual clock"])
@@ -151,4 +168,12 @@ def test_waits_that_are_broken_off_last_no_shorter_than_they_were_to(policy, wit
         further = stack.enter_context(kid.fork(1)[0])
         for one in (origin.of(further), origin.of(kid), origin):
             over = told(one, "ends()")
-            assert over and {name: end for name, end in over.items() if end[:2] not in ((0, 0), (-1, 110)) or end[2] < 2} == {}
+            assert (
+                over
+                and {
+                    name: end
+                    for name, end in over.items()
+                    if end[:2] not in ((0, 0), (-1, 110)) or end[2] < 2
+                }
+                == {}
+            )

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The numbers by which programs choose sizes (sysconf, sysinfo, the files of a cgroup, /proc/meminfo) show the sandbox's limits, not the host."""
+"""The numbers by which programs choose sizes (sysconf, sysinfo, the files of a cgroup,
+/proc/meminfo) show the sandbox's limits, not the host."""
 
 import os
 import shutil
@@ -51,7 +52,9 @@ def printed(caller, *arguments):
 
 @pytest.mark.parametrize("keys", KEYS.values(), ids=KEYS)
 def test_sysconf_shows_the_memory_limit(caller, keys):
-    assert printed(caller, *keys, "--memory", "256M", "--", "getconf", "_PHYS_PAGES") == [str(256 * MIB // os.sysconf("SC_PAGESIZE"))]
+    assert printed(caller, *keys, "--memory", "256M", "--", "getconf", "_PHYS_PAGES") == [
+        str(256 * MIB // os.sysconf("SC_PAGESIZE"))
+    ]
 
 
 def test_sysinfo_hides_the_hosts_memory(caller):
@@ -66,7 +69,19 @@ def test_without_a_lower_limit_the_hosts_memory_is_shown(caller):
 
 def test_cgroup_files_show_the_limits(caller):
     names = ("memory.max", "memory.swap.max", "pids.max", "cpu.max", "cgroup.controllers")
-    words = printed(caller, "--memory", "256M", "--processes", "20", "--cpus", "1", "--", "sh", "-c", "cd /sys/fs/cgroup && cat " + " ".join(names))
+    words = printed(
+        caller,
+        "--memory",
+        "256M",
+        "--processes",
+        "20",
+        "--cpus",
+        "1",
+        "--",
+        "sh",
+        "-c",
+        "cd /sys/fs/cgroup && cat " + " ".join(names),
+    )
     assert words == [str(256 * MIB), "0", "20", "100000", "100000", "cpu", "memory", "pids"]
     assert printed(caller, "--", "cat", "/sys/fs/cgroup/cpu.max") == ["max", "100000"]
 
@@ -84,7 +99,10 @@ def test_session_commands_and_threads_see_the_limit():
             copy.stdin.write(b"x\n")
             copy.stdin.flush()
             assert copy.stdout.readline() == b"256\n"
-            assert kid.exec(["getconf", "_PHYS_PAGES"], text=True).stdout == f"{256 * MIB // os.sysconf('SC_PAGESIZE')}\n"
+            assert (
+                kid.exec(["getconf", "_PHYS_PAGES"], text=True).stdout
+                == f"{256 * MIB // os.sysconf('SC_PAGESIZE')}\n"
+            )
 
 
 def test_java_that_makes_garbage_keeps_to_its_limit(caller):

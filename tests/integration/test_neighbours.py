@@ -14,7 +14,8 @@ GROUPS = Path("/sys/fs/cgroup")
 
 
 def cpu_group(pid):
-    """The directory of its CPU control group, and the file there that says its weight. None: there are no such groups."""
+    """The directory of its CPU control group, and the file there that says its weight. None: there
+    are no such groups."""
     for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines():
         number, controllers, path = line.split(":", 2)
         if "cpu" in controllers.split(","):

@@ -14,14 +14,31 @@ def mode(request):
 
 
 def fetch(caller, policy, mode, *urls):
-    result = caller.run("--policy", policy, "--", "python3", "-c", FETCH, *urls, env=caller.environment(ROLLBOX_KFEAT=MODES[mode]))
+    result = caller.run(
+        "--policy",
+        policy,
+        "--",
+        "python3",
+        "-c",
+        FETCH,
+        *urls,
+        env=caller.environment(ROLLBOX_KFEAT=MODES[mode]),
+    )
     assert result.outcome == "exit", result.error
     assert result.network["mode"] == mode
     return result.stdout.splitlines(), result.network
 
 
 def python(caller, policy, code, mode="tproxy"):
-    result = caller.run("--policy", policy, "--", "python3", "-c", code, env=caller.environment(ROLLBOX_KFEAT=MODES[mode]))
+    result = caller.run(
+        "--policy",
+        policy,
+        "--",
+        "python3",
+        "-c",
+        code,
+        env=caller.environment(ROLLBOX_KFEAT=MODES[mode]),
+    )
     assert result.outcome == "exit" and result.exit_code == 0, (result.stderr, result.error)
     return result.stdout, result.network
 
@@ -40,7 +57,14 @@ def test_egress_name_not_allowed_is_nxdomain(caller, server, mode):
 
 
 def test_egress_wildcard_matches_subdomain_not_apex(caller, server, mode):
-    lines, _ = fetch(caller, server.policy(caller), mode, "http://a.wild.test/", "http://b.a.wild.test/", "http://wild.test/")
+    lines, _ = fetch(
+        caller,
+        server.policy(caller),
+        mode,
+        "http://a.wild.test/",
+        "http://b.a.wild.test/",
+        "http://wild.test/",
+    )
     assert lines[:2] == ["hello a.wild.test", "hello b.a.wild.test"]
     assert "Name or service not known" in lines[2]
 
@@ -97,7 +121,11 @@ for kind, port in ((socket.SOCK_STREAM, 1), (socket.SOCK_DGRAM, 53), (socket.SOC
 
 
 def test_egress_gateway_listener_cannot_be_hijacked(caller, server, mode):
-    policy = server.policy(caller, server.rule("site.test", 8088), {"host": "dns.test", "ports": ["5353/udp"], "to": "127.0.0.1:9"})
+    policy = server.policy(
+        caller,
+        server.rule("site.test", 8088),
+        {"host": "dns.test", "ports": ["5353/udp"], "to": "127.0.0.1:9"},
+    )
     taken, _ = python(caller, policy, HIJACK % (8088 if mode == "ports" else 1), mode)
     assert not [line for line in taken.splitlines() if line.endswith("bound")], taken
 
@@ -145,9 +173,23 @@ except ConnectionRefusedError:
 
 def test_egress_method_and_path_rules(caller, server):
     home = caller.directory()
-    rule = {"host": "api.test", "ports": [443], "to": f"http://{server.address}", "requests": [{"methods": ["GET"], "paths": ["/ok*"]}]}
+    rule = {
+        "host": "api.test",
+        "ports": [443],
+        "to": f"http://{server.address}",
+        "requests": [{"methods": ["GET"], "paths": ["/ok*"]}],
+    }
     urls = ["https://api.test/ok", "https://api.test/no"]
-    result = caller.run("--policy", server.policy(caller, rule), "--", "python3", "-c", FETCH, *urls, env=caller.environment(ROLLBOX_STORE=str(home / "store")))
+    result = caller.run(
+        "--policy",
+        server.policy(caller, rule),
+        "--",
+        "python3",
+        "-c",
+        FETCH,
+        *urls,
+        env=caller.environment(ROLLBOX_STORE=str(home / "store")),
+    )
     assert result.stdout.splitlines() == ["hello api.test", "HTTPError HTTP Error 403: Forbidden"], result.error
     assert [(row["host"], row["why"]) for row in result.network["refusals"]] == [("api.test", "method_path")]
 

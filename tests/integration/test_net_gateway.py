@@ -24,7 +24,18 @@ class Box:
         return done.stdout.decode()
 
     def fetch(self, *urls):
-        done = self.who.rollbox("exec", "--socket", self.socket, "--json", self.name, "--", "python3", "-c", FETCH, *urls)
+        done = self.who.rollbox(
+            "exec",
+            "--socket",
+            self.socket,
+            "--json",
+            self.name,
+            "--",
+            "python3",
+            "-c",
+            FETCH,
+            *urls,
+        )
         result = json.loads(done.stdout)
         assert result["outcome"] == "exit", result
         return result["stdout"].splitlines(), result["network"]

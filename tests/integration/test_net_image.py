@@ -7,7 +7,8 @@ from image_stores import system, system_store as store  # noqa: F401
 
 
 def test_image_reaches_hosts(store, server):  # noqa: F811
-    """Resolvers without a resolv.conf, as in this image, ask 127.0.0.1. The sandbox's /etc/hosts hides that of the image."""
+    """Resolvers without a resolv.conf, as in this image, ask 127.0.0.1. The sandbox's /etc/hosts
+    hides that of the image."""
     path = server.policy(store.caller)
     script = "/bin/busybox wget -q -O - http://site.test/; echo; grep -c mine /etc/hosts; /bin/busybox wget -q -O - http://other.test/"
     result = store.caller.run(

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a program in a sandbox with net "allow" meets, and what it cannot see: other sandboxes, the host's names, secrets."""
+"""What a program in a sandbox with net "allow" meets, and what it cannot see: other sandboxes, the
+host's names, secrets."""
 
 import ctypes
 import errno

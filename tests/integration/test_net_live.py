@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checkpoints of sandboxes with an open connection to outside: a copy's connection is reset, and the origin keeps its own.
+"""Checkpoints of sandboxes with an open connection to outside: a copy's connection is reset, and
+the origin keeps its own.
 
-The model: a Python of the sandbox (`Asked`) has a connection through the gateway to a server of the test, which echoes lines.
+The model: a Python of the sandbox (`Asked`) has a connection through the gateway to a server of the
+test, which echoes lines.
 make check runs this file as root and as an ordinary user.
 """
 

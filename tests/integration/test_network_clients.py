@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Clients of this machine reach an allowed host, with TLS checked and decrypted. `make integrations` runs all of network_clients.py."""
+"""Clients of this machine reach an allowed host, with TLS checked and decrypted. `make
+integrations` runs all of network_clients.py."""
 
 import tempfile
 from pathlib import Path

@@ -59,7 +59,12 @@ def test_secret_of_a_file_loses_its_line_end(caller, server):
 
 
 def test_refused_request_gets_a_line_that_says_why(caller, server):
-    result = run(caller, policy(caller, server, "env:TOKEN"), f"curl -sS -w ' %{{http_code}}' https://{HOST}/other", TOKEN=TOKEN)
+    result = run(
+        caller,
+        policy(caller, server, "env:TOKEN"),
+        f"curl -sS -w ' %{{http_code}}' https://{HOST}/other",
+        TOKEN=TOKEN,
+    )
     assert "no rule for api.example.org allows GET /other" in result.stdout
     assert result.stdout.endswith("403")
     assert server.heads == []
@@ -67,18 +72,40 @@ def test_refused_request_gets_a_line_that_says_why(caller, server):
 
 @pytest.mark.parametrize(
     ("source", "value", "problem"),
-    [("env:TOKEN", None, "is not set"), ("env:TOKEN", "", "is empty"), ("env:TOKEN", "a\nb", "one line"), ("file:/nonexistent", None, "No such file")],
+    [
+        ("env:TOKEN", None, "is not set"),
+        ("env:TOKEN", "", "is empty"),
+        ("env:TOKEN", "a\nb", "one line"),
+        ("file:/nonexistent", None, "No such file"),
+    ],
 )
 def test_missing_secret_is_an_error_with_its_name(caller, server, source, value, problem):
     more = {} if value is None else {"TOKEN": value}
-    done = caller.rollbox("run", "--policy", policy(caller, server, source), "--", "true", env=environment(caller, **more))
+    done = caller.rollbox(
+        "run",
+        "--policy",
+        policy(caller, server, source),
+        "--",
+        "true",
+        env=environment(caller, **more),
+    )
     assert done.returncode == 125
     assert b"net_secrets.token" in done.stderr and problem.encode() in done.stderr
 
 
 def test_secret_of_the_command_line_has_a_placeholder(caller, server):
-    rules = caller.write(caller.home / "rules.json", json.dumps([{"host": HOST, "to": f"http://127.0.0.1:{server.address[1]}"}]))
-    options = ["--allow-file", rules, "--secret", "token:API_TOKEN=env:TOKEN", "--inject", f"{HOST}:443:Authorization=Bearer {{token}}"]
+    rules = caller.write(
+        caller.home / "rules.json",
+        json.dumps([{"host": HOST, "to": f"http://127.0.0.1:{server.address[1]}"}]),
+    )
+    options = [
+        "--allow-file",
+        rules,
+        "--secret",
+        "token:API_TOKEN=env:TOKEN",
+        "--inject",
+        f"{HOST}:443:Authorization=Bearer {{token}}",
+    ]
     result = caller.run(*options, "--", "sh", "-c", "echo $API_TOKEN", env=environment(caller, TOKEN=TOKEN))
     assert result.stdout == "rollbox-secret-token\n", result.raw
     refused = caller.run("--secret", ":API_TOKEN=env:TOKEN", "--", "true", env=environment(caller, TOKEN=TOKEN))

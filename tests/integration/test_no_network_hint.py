@@ -46,7 +46,11 @@ def test_cli_says_what_the_network_rules_refused(cli, tmp_path):
     code = "import socket; s = socket.create_connection(('192.0.2.1', 81)); s.recv(1)"
     with open(tmp_path / "stderr", "wb") as stderr:
         assert cli("run", "--allow", "pypi.org", "--", "python3", "-c", code, stderr=stderr).returncode == 1
-    assert (tmp_path / "stderr").read_text().endswith("\nrollbox run: the network rules refused 192.0.2.1:81 (literal)\n")
+    assert (
+        (tmp_path / "stderr")
+        .read_text()
+        .endswith("\nrollbox run: the network rules refused 192.0.2.1:81 (literal)\n")
+    )
 
 
 @pytest.mark.parametrize("code", WANTING)

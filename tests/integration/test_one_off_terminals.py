@@ -69,7 +69,15 @@ def test_run_on_a_terminal(shared):
 
 
 def test_run_follows_the_size_of_the_terminal(shared):
-    with Terminal(shared, "run", "-it", "--", "bash", "-c", "trap 'stty size' WINCH; echo ready; while :; do read -t 0.05 x; done") as terminal:
+    with Terminal(
+        shared,
+        "run",
+        "-it",
+        "--",
+        "bash",
+        "-c",
+        "trap 'stty size' WINCH; echo ready; while :; do read -t 0.05 x; done",
+    ) as terminal:
         terminal.expect(rb"ready\r\n")
         terminal.resize(40, 90)
         terminal.expect(rb"40 90\r\n")
@@ -153,7 +161,15 @@ def test_keys_that_only_begin_the_sequence_are_the_commands(shared, box):
 
 
 def test_two_clients_see_output_and_the_latest_has_the_input(shared, box):
-    with Terminal(shared, "exec", "-it", "--id", "two", box, *shell("echo ready; while read line; do echo got $line; done")) as first:
+    with Terminal(
+        shared,
+        "exec",
+        "-it",
+        "--id",
+        "two",
+        box,
+        *shell("echo ready; while read line; do echo got $line; done"),
+    ) as first:
         first.expect(rb"ready\r\n")
         with Terminal(shared, "attach", "-it", box, "two") as second:
             second.expect(rb"ready\r\n")

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run by root, every sandbox has an id of its own on the host: what the kernel counts by user, one sandbox cannot use up for another.
+"""Run by root, every sandbox has an id of its own on the host: what the kernel counts by user, one
+sandbox cannot use up for another.
 
-The hog takes all of something and says how much; its neighbour, of the same policy, must find what it finds beside nobody.
+The hog takes all of something and says how much; its neighbour, of the same policy, must find what
+it finds beside nobody.
 """
 
 import itertools
@@ -135,9 +137,24 @@ def granted(tmp_path_factory):
             box.write_file("/tmp/file", b"1")
             box.export(str(top / "exported"))
         store_tool("import", str(top / "exported"), "--name", "left")
-        write_oci(top / "image.tar", oci_blobs([layer(
-            entry("bin"), entry("bin/busybox", Path(busybox()).read_bytes(), mode=0o755), *(entry(f"bin/{name}", b"", link="busybox") for name in ("sh", "sleep", "id", "stat", "rm")),
-            entry("data"), entry("tmp", mode=0o1777), entry("tmp/file", b"1", uid=1000, gid=1000))]))
+        write_oci(
+            top / "image.tar",
+            oci_blobs(
+                [
+                    layer(
+                        entry("bin"),
+                        entry("bin/busybox", Path(busybox()).read_bytes(), mode=0o755),
+                        *(
+                            entry(f"bin/{name}", b"", link="busybox")
+                            for name in ("sh", "sleep", "id", "stat", "rm")
+                        ),
+                        entry("data"),
+                        entry("tmp", mode=0o1777),
+                        entry("tmp/file", b"1", uid=1000, gid=1000),
+                    )
+                ]
+            ),
+        )
         store_tool("image", "import", str(top / "image.tar"), "--name", "small")
         with Engine() as engine:
             yield top, engine
@@ -173,7 +190,8 @@ def test_sandboxes_on_host_files_do_not_share_per_user_counts(granted, policy, k
 
 @pytest.mark.parametrize("policy", [*ON_THE_HOST, "image"])
 def test_host_files_are_the_guests_with_any_id(granted, policy):
-    """The one that has the plan's id, others, their forks, and those that get an id again: all of them own and change their files."""
+    """The one that has the plan's id, others, their forks, and those that get an id again: all of
+    them own and change their files."""
     top, engine = granted
     keys, path = policy_of(policy, top)
     script = f"stat -c '%u %g' {path}; echo $(id -u) $(id -g); echo more >> {path} && echo changed; : > /tmp/new && rm /tmp/new && echo made"
@@ -199,9 +217,19 @@ def test_files_of_other_owners_are_copied_up(granted):
     keys, _ = policy_of("fs_writable", top)
     boxes = [Sandbox(Policy(**keys), engine=engine) for _ in range(2)]
     for box in boxes:
-        assert box.exec(["sh", "-c", f"cd {top}/writable && mv other moved && cat moved"], text=True).check().stdout == "2"
+        assert (
+            box.exec(["sh", "-c", f"cd {top}/writable && mv other moved && cat moved"], text=True)
+            .check()
+            .stdout
+            == "2"
+        )
         kid = box.fork(1)[0]
-        assert kid.exec(["sh", "-c", f"cd {top}/writable && mv moved again && cat again"], text=True).check().stdout == "2"
+        assert (
+            kid.exec(["sh", "-c", f"cd {top}/writable && mv moved again && cat again"], text=True)
+            .check()
+            .stdout
+            == "2"
+        )
         kid.close()
         box.close()
     assert (top / "writable" / "other").stat().st_uid == 77
@@ -218,13 +246,16 @@ def test_new_files_in_a_shared_directory_are_its_owners(granted):
 
 
 def test_sandboxes_without_mounts_of_their_own_have_the_plans_id(granted):
-    """Linux before 6.15 cannot make the mounts. Then the engine sends none, and the template shows the files as those of the plan's id."""
+    """Linux before 6.15 cannot make the mounts. Then the engine sends none, and the template shows
+    the files as those of the plan's id."""
     top, _ = granted
     path, root = f"{top}/writable/file", Caller("root", 0)
     with Launcher(root, plan_of(root, "--writable", f"{top}/writable")) as launcher:
         for own_id in (0, 77):
             box = launcher.create(own_id=own_id)
-            assert box.sh(f"stat -c '%u %g' {path}; id -u; id -g; echo more >> {path} && echo > /tmp/new && ls -n /tmp/new").split()[:4] == ["1000", "1000", "1000", "1000"]
+            assert box.sh(
+                f"stat -c '%u %g' {path}; id -u; id -g; echo more >> {path} && echo > /tmp/new && ls -n /tmp/new"
+            ).split()[:4] == ["1000", "1000", "1000", "1000"]
             with open(f"/proc/{box.pid}/uid_map") as uids:
                 assert uids.read().split() == ["1000", str(ID_BASE + 1), "1"]
 
@@ -236,7 +267,9 @@ def test_set_user_id_files_on_disk_are_of_no_user_of_the_host(granted, tmp_path)
     for box in boxes:
         box.exec("cp /bin/true /tmp/marked && chmod 6755 /tmp/marked").check()
     found = [path.stat() for path in (top / "store" / "boxes").glob("*/*/p*/marked")]
-    assert len(found) == 2 and all(st.st_mode & 0o6000 and min(st.st_uid, st.st_gid) >= 0x60000000 for st in found), found
+    assert len(found) == 2 and all(
+        st.st_mode & 0o6000 and min(st.st_uid, st.st_gid) >= 0x60000000 for st in found
+    ), found
     for box in boxes:
         box.close()
 

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The policy's own Python: `python` grants what an interpreter of a venv, of an installation elsewhere or behind links needs; fs_readable_extra adds to what may be read; defaults that go together."""
+"""The policy's own Python: `python` grants what an interpreter of a venv, of an installation
+elsewhere or behind links needs; fs_readable_extra adds to what may be read; defaults that go
+together."""
 
 import json
 import os
@@ -20,7 +22,9 @@ SHOW = "import sys, mine; print(mine.VALUE, sys.executable, sys.prefix)"
 
 
 def package_in(prefix):
-    places = list(pathlib.Path(prefix).glob("lib/python3*/site-packages")) or [pathlib.Path(prefix) / f"lib/python3.{sys.version_info[1]}/site-packages"]
+    places = list(pathlib.Path(prefix).glob("lib/python3*/site-packages")) or [
+        pathlib.Path(prefix) / f"lib/python3.{sys.version_info[1]}/site-packages"
+    ]
     places[0].mkdir(parents=True, exist_ok=True)
     (places[0] / "mine.py").write_text("VALUE = 42\n")
 
@@ -33,8 +37,23 @@ def installation(prefix):
     shutil.copy(real, prefix / "bin" / name)
     (prefix / "bin" / "python3").symlink_to(name)
     (prefix / "bin" / "python").symlink_to(name)
-    skip = shutil.ignore_patterns("test", "tests", "idlelib", "lib2to3", "__pycache__", "dist-packages", "config-*", "ensurepip")
-    shutil.copytree(sysconfig.get_path("stdlib", vars={"installed_base": sys.base_prefix, "base": sys.base_prefix}), prefix / "lib" / name, ignore=skip)
+    skip = shutil.ignore_patterns(
+        "test",
+        "tests",
+        "idlelib",
+        "lib2to3",
+        "__pycache__",
+        "dist-packages",
+        "config-*",
+        "ensurepip",
+    )
+    shutil.copytree(
+        sysconfig.get_path(
+            "stdlib", vars={"installed_base": sys.base_prefix, "base": sys.base_prefix}
+        ),
+        prefix / "lib" / name,
+        ignore=skip,
+    )
     package_in(prefix)
     # A distribution's Python (Debian's) calls the directory by another name.
     shutil.copytree(next(prefix.glob("lib/python3*/site-packages")), prefix / "lib" / name / "dist-packages")
@@ -75,7 +94,10 @@ def test_own_interpreter_finds_its_packages(places, kind):
     # The interpreter's own directory is granted by parts, and nothing beside it.
     assert not box.run(["cat", str(python.parent.parent.parent / "secret")]).ok
     with box:
-        assert box.run_code(SHOW, text=True).stdout.split()[0] == "42" and box.exec(["python3", "-c", SHOW], text=True).stdout.split()[0] == "42"
+        assert (
+            box.run_code(SHOW, text=True).stdout.split()[0] == "42"
+            and box.exec(["python3", "-c", SHOW], text=True).stdout.split()[0] == "42"
+        )
 
 
 def test_clones_run_in_the_policys_python(places):
@@ -93,7 +115,13 @@ def test_clones_run_in_the_policys_python(places):
 
 def test_command_line_accepts_an_interpreter(places, tmp_path):
     def cli(*arguments, stdin=""):
-        return subprocess.run([binaries() / "rollbox", *arguments], input=stdin, capture_output=True, text=True, timeout=DEADLINE)
+        return subprocess.run(
+            [binaries() / "rollbox", *arguments],
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE,
+        )
 
     python = str(places["venv"])
     assert cli("run", "--python", python, "--", "python3", "-c", SHOW).stdout.split()[0] == "42"
@@ -111,17 +139,46 @@ def test_readable_paths_are_added_or_replace_the_default_on_every_surface(tmp_pa
             directory.chmod(0o755)
     path = str(tmp_path)
     assert Sandbox(Policy(fs_readable_extra=[path])).run(["cat", f"{path}/data"]).stdout == b"data"
-    assert not Sandbox(Policy(fs_readable=["/usr", "/lib", "/lib64", "/bin"], fs_readable_extra=[path])).run(["cat", "/etc/profile"]).ok
-    assert Sandbox(Policy(fs_readable=["/usr", "/lib", "/lib64", "/bin"], fs_readable_extra=[path, "/usr"])).run(["cat", f"{path}/data"]).stdout == b"data"
+    assert (
+        not Sandbox(
+            Policy(fs_readable=["/usr", "/lib", "/lib64", "/bin"], fs_readable_extra=[path])
+        )
+        .run(["cat", "/etc/profile"])
+        .ok
+    )
+    assert (
+        Sandbox(
+            Policy(fs_readable=["/usr", "/lib", "/lib64", "/bin"], fs_readable_extra=[path, "/usr"])
+        )
+        .run(["cat", f"{path}/data"])
+        .stdout
+        == b"data"
+    )
     with pytest.raises(rollbox.CommandNotFound):
         Sandbox(Policy(fs_readable=[path])).run(["cat", f"{path}/data"])
-    plan = subprocess.run([binaries() / "rollbox", "run", "--readable", path, "--readable", "/usr", "--", "cat", f"{path}/data"], capture_output=True, text=True, timeout=DEADLINE)
+    plan = subprocess.run(
+        [
+            binaries() / "rollbox",
+            "run",
+            "--readable",
+            path,
+            "--readable",
+            "/usr",
+            "--",
+            "cat",
+            f"{path}/data",
+        ],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE,
+    )
     assert plan.stdout == "data", plan
     with pytest.raises(rollbox.PolicyInvalid, match=r"fs_readable_extra\[0\].*fs_denied"):
         Policy(fs_readable_extra=[path], fs_denied=[path]).check()
 
 
-# ---- defaults ------------------------------------------------------------------------------------------------------------
+# ---- defaults
+# ------------------------------------------------------------------------------------------------------------
 
 
 def test_default_disk_fills_before_memory(caller):
@@ -131,4 +188,9 @@ def test_default_disk_fills_before_memory(caller):
     size = caller.run("--memory", "64M", "--", "df", "-k", "--output=size", "/tmp").stdout.split()[-1]
     assert int(size) == 48 << 10
     assert int(caller.run("--memory", "4G", "--", "df", "-k", "--output=size", "/tmp").stdout.split()[-1]) == 1 << 20
-    assert int(caller.run("--disk", "1G", "--", "df", "-k", "--output=size", "/tmp").stdout.split()[-1]) == 1 << 20, "what is given stays"
+    assert (
+        int(
+            caller.run("--disk", "1G", "--", "df", "-k", "--output=size", "/tmp").stdout.split()[-1]
+        )
+        == 1 << 20
+    ), "what is given stays"

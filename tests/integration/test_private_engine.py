@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command's private engine, which is a fork of the command: what it has kept of it, and what is left when either dies."""
+"""The command's private engine, which is a fork of the command: what it has kept of it, and what is
+left when either dies."""
 
 import os
 import signal
@@ -20,7 +21,8 @@ def engine_of(run):
 
 
 def test_engine_shows_nothing_of_the_caller(caller):
-    """It has a process name of its own, and none of the command's arguments and environment except the variables for engines."""
+    """It has a process name of its own, and none of the command's arguments and environment except
+    the variables for engines."""
     environment = caller.environment(ROLLBOX_KFEAT="", SECRET="from-the-environment")
     with caller.start("--env", "WORD=from-an-argument", *UP, env=environment) as run:
         assert run.line() == "up"
@@ -29,7 +31,13 @@ def test_engine_shows_nothing_of_the_caller(caller):
         shown = (engine / "cmdline").read_bytes()
         assert shown.startswith(b"rollbox-engine\0") and not shown.strip(b"\0")[14:], shown
         kept = [entry for entry in (engine / "environ").read_bytes().split(b"\0") if entry]
-        assert all(entry.startswith((b"ROLLBOX_", b"TMPDIR=", b"HOME=", b"XDG_DATA_HOME=")) for entry in kept) and b"ROLLBOX_KFEAT=" in kept, kept
+        assert (
+            all(
+                entry.startswith((b"ROLLBOX_", b"TMPDIR=", b"HOME=", b"XDG_DATA_HOME="))
+                for entry in kept
+            )
+            and b"ROLLBOX_KFEAT=" in kept
+        ), kept
         run.say()
         assert run.finish()[0] == 0
 
@@ -58,13 +66,23 @@ def test_own_session_and_plain_signals(caller):
     """A terminal's signals reach the command alone; what the caller ignores, engine and guest do not."""
     before = signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     try:
-        with caller.start("--", "sh", "-c", "grep SigIgn /proc/self/status; echo up; read line", start_new_session=True) as run:
+        with caller.start(
+            "--",
+            "sh",
+            "-c",
+            "grep SigIgn /proc/self/status; echo up; read line",
+            start_new_session=True,
+        ) as run:
             # (32 and 33 are the C library's own.)
             assert int(run.line().split()[1], 16) & ~(3 << 31) == 0
             assert run.line() == "up"
             engine = engine_of(run)
             assert os.getsid(engine) == engine != os.getsid(run.process.pid)
-            ignored = [line for line in Path(f"/proc/{engine}/status").read_text().splitlines() if line.startswith("SigIgn")]
+            ignored = [
+                line
+                for line in Path(f"/proc/{engine}/status").read_text().splitlines()
+                if line.startswith("SigIgn")
+            ]
             assert int(ignored[0].split()[1], 16) & 1 << signal.SIGUSR1 - 1 == 0
             family = run.family()
             os.killpg(run.process.pid, signal.SIGINT)
@@ -87,7 +105,8 @@ def test_killed_engine_leaves_no_groups(caller):
 
 @pytest.mark.parametrize("first", ["command", "engine"])
 def test_killed_command_leaves_no_groups(caller, first):
-    """Killed alone, the command leaves the rest to its engine. Killed both, groups are left at most, for the next engine."""
+    """Killed alone, the command leaves the rest to its engine. Killed both, groups are left at
+    most, for the next engine."""
     with caller.start("--", "sh", "-c", "echo up; sleep 1000") as run:
         assert run.line() == "up"
         family, engine = run.family(), engine_of(run)
@@ -131,7 +150,17 @@ def test_engine_of_the_environment(caller):
 @pytest.mark.parametrize("limits", ["-n 64", "-v 200000", "-s 512", "-c 0 -l 64"])
 def test_under_limits_of_the_caller(caller, limits):
     """Limits that the shell set are no reason to fail for a small command."""
-    done = caller.call("sh", "-c", f'ulimit {limits}; exec "$@"', "sh", binaries() / "rollbox", "run", "--", "echo", "fine")
+    done = caller.call(
+        "sh",
+        "-c",
+        f'ulimit {limits}; exec "$@"',
+        "sh",
+        binaries() / "rollbox",
+        "run",
+        "--",
+        "echo",
+        "fine",
+    )
     assert (done.returncode, done.stdout) == (0, b"fine\n"), done
 
 
@@ -153,7 +182,8 @@ def test_no_engine_is_left_by_a_bad_policy(caller):
 
 
 def test_batch_gets_another_engine(caller):
-    """An engine that is killed under a batch is replaced by another fork, and the first one's groups are gone by then."""
+    """An engine that is killed under a batch is replaced by another fork, and the first one's
+    groups are gone by then."""
     grant = caller.directory(0o777)
     os.mkfifo(grant / "fifo")
     os.chmod(grant / "fifo", 0o666)

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Isolation `process`: Landlock, seccomp and rlimits alone, in the host's namespaces, hold the same promises by other means."""
+"""Isolation `process`: Landlock, seccomp and rlimits alone, in the host's namespaces, hold the same
+promises by other means."""
+
 import os
 import select
 import socket
@@ -71,12 +73,14 @@ def test_signals(caller):
 
 
 def test_metadata(caller):
-    """Landlock does not hold modes, times and attributes: the caller's own files, outside the grants and inside, keep theirs."""
+    """Landlock does not hold modes, times and attributes: the caller's own files, outside the
+    grants and inside, keep theirs."""
     outside = caller.write(caller.home / "mine", "x", 0o600)
     grant = caller.directory(0o755)
     inside = caller.write(grant / "file", "x", 0o600)
     before = [
-        (p.stat().st_mode, p.stat().st_mtime_ns, p.stat().st_uid, os.listxattr(p)) for p in (outside, inside, caller.home, grant)
+        (p.stat().st_mode, p.stat().st_mtime_ns, p.stat().st_uid, os.listxattr(p))
+        for p in (outside, inside, caller.home, grant)
     ]
     caller.python(
         "import os\n"
@@ -89,12 +93,14 @@ def test_metadata(caller):
         grant,
     )
     assert before == [
-        (p.stat().st_mode, p.stat().st_mtime_ns, p.stat().st_uid, os.listxattr(p)) for p in (outside, inside, caller.home, grant)
+        (p.stat().st_mode, p.stat().st_mtime_ns, p.stat().st_uid, os.listxattr(p))
+        for p in (outside, inside, caller.home, grant)
     ]
 
 
 def test_attributes(caller):
-    """Landlock does not hold the reading of attributes by name: those of files outside the grants tell nothing; of what may be opened they do."""
+    """Landlock does not hold the reading of attributes by name: those of files outside the grants
+    tell nothing; of what may be opened they do."""
     grant = caller.directory(0o755)
     for file in (caller.write(caller.home / "mine", "x"), caller.write(grant / "file", "x")):
         try:

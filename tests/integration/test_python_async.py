@@ -44,7 +44,11 @@ def idle():
 
 
 def test_run_works():
-    result = asyncio.run(AsyncSandbox().run(["cat"], stdin="x", text=True, files={"a": "b"}, env={"A": "1"}, timeout=60))
+    result = asyncio.run(
+        AsyncSandbox().run(
+            ["cat"], stdin="x", text=True, files={"a": "b"}, env={"A": "1"}, timeout=60
+        )
+    )
     assert result.ok and result.stdout == "x" and idle()
 
 
@@ -249,7 +253,12 @@ def test_batch_passes_on_what_its_jobs_raise():
 
 def test_many_runs_in_flight_have_their_own_policies():
     async def main():
-        results = await asyncio.gather(*(AsyncSandbox(Policy(hostname=f"h{i}")).run(["hostname"], text=True) for i in range(200)))
+        results = await asyncio.gather(
+            *(
+                AsyncSandbox(Policy(hostname=f"h{i}")).run(["hostname"], text=True)
+                for i in range(200)
+            )
+        )
         assert [result.stdout for result in results] == [f"h{i}\n" for i in range(200)]
     asyncio.run(main())
     assert idle()

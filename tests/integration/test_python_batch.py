@@ -30,7 +30,13 @@ def test_rows_of_every_kind():
         ["echo", "list"],
         ["sh", "-c", "echo shell | tr a-z A-Z"],
         {"id": "argv", "argv": ["cat"], "stdin": "in"},
-        {"id": "code", "code": "import sys; print(sys.stdin.read(), open('data').read())", "language": "python", "stdin": "in", "files": {"data": "file"}},
+        {
+            "id": "code",
+            "code": "import sys; print(sys.stdin.read(), open('data').read())",
+            "language": "python",
+            "stdin": "in",
+            "files": {"data": "file"},
+        },
         {"id": "sh", "code": "echo $A; pwd", "language": "sh", "env": {"A": "1"}},
         {"id": 7, "argv": ["sh", "-c", "while :; do :; done"], "timeout_s": 0.3},
         {"id": "policy", "argv": ["sh", "-c", "ulimit -n"], "policy": {"max_open_files": 77}},
@@ -39,15 +45,44 @@ def test_rows_of_every_kind():
     ]
     results = run_many(jobs, concurrency=3, policy=Policy(max_memory="128M"), text=True)
     assert [result.id for result in results] == [0, 1, "argv", "code", "sh", 7, "policy", "Policy", "cwd"]
-    assert [result.stdout for result in results] == ["list\n", "SHELL\n", "in", "in file\n", "1\n/tmp\n", "", "77\n", "other\n", "/usr\n"]
+    assert [result.stdout for result in results] == [
+        "list\n",
+        "SHELL\n",
+        "in",
+        "in file\n",
+        "1\n/tmp\n",
+        "",
+        "77\n",
+        "other\n",
+        "/usr\n",
+    ]
     assert [result.outcome for result in results] == ["exit"] * 5 + ["timeout"] + ["exit"] * 3
 
 
 def test_invalid_job_is_an_error_row():
     bad = [
-        {}, {"argv": ["a"], "code": "x"}, {"argv": []}, {"argv": ["a\0"]}, {"code": "x", "language": "cobol"}, {"code": "x"}, {"argv": ["true"], "language": "python"},
-        {"argv": ["true"], "timeout": 1}, {"argv": ["true"], "timeout_s": 0}, {"argv": ["true"], "id": 1.5}, {"argv": ["true"], "policy": {"max_procs": 1}},
-        {"argv": ["true"], "policy": 3}, {"code": "x", "language": "python", "files": 3}, {"code": "x", "language": "python", "files": {"main.py": "y"}}, {"code": 3, "language": "sh"}, None, 3, [], "echo a", b"echo a", {"argv": "echo a"}, {"argv": ["true"], "timeout_s": "never"},
+        {},
+        {"argv": ["a"], "code": "x"},
+        {"argv": []},
+        {"argv": ["a\0"]},
+        {"code": "x", "language": "cobol"},
+        {"code": "x"},
+        {"argv": ["true"], "language": "python"},
+        {"argv": ["true"], "timeout": 1},
+        {"argv": ["true"], "timeout_s": 0},
+        {"argv": ["true"], "id": 1.5},
+        {"argv": ["true"], "policy": {"max_procs": 1}},
+        {"argv": ["true"], "policy": 3},
+        {"code": "x", "language": "python", "files": 3},
+        {"code": "x", "language": "python", "files": {"main.py": "y"}},
+        {"code": 3, "language": "sh"},
+        None,
+        3,
+        [],
+        "echo a",
+        b"echo a",
+        {"argv": "echo a"},
+        {"argv": ["true"], "timeout_s": "never"},
     ]
     results = run_many(bad + [["true"]], concurrency=4)
     for job, result in zip(bad, results):
@@ -127,7 +162,12 @@ def test_exception_of_the_jobs_iterator_is_raised():
 
 def test_lost_engine_is_retried_without_a_row():
     with rollbox.Engine() as engine:
-        rows = iter_many([["true"]] + [["sh", "-c", "echo done"]] * 3 + [BLOCK], concurrency=1, engine=engine, text=True)
+        rows = iter_many(
+            [["true"]] + [["sh", "-c", "echo done"]] * 3 + [BLOCK],
+            concurrency=1,
+            engine=engine,
+            text=True,
+        )
         assert next(rows).ok
         os.kill(engine.pid, 9)
         assert [next(rows).stdout for _ in range(3)] == ["done\n"] * 3
@@ -143,7 +183,9 @@ def test_retries_end():
         reader = threading.Thread(target=lambda: result.extend(rows))
         reader.start()
         for _ in range(3):
-            known |= until(lambda: set(processes(*BLOCK)) - known)     # the next attempt's: the moment between two may be short
+            known |= until(
+                lambda: set(processes(*BLOCK)) - known
+            )  # the next attempt's: the moment between two may be short
             os.kill(engine.pid, 9)
         reader.join()
     assert [row.outcome for row in result] == ["error"] and isinstance(result[0].error, rollbox.EngineLost)
@@ -198,7 +240,8 @@ def test_no_descriptor_is_left():
 
 
 class InterruptedAt:
-    """SIGINT at the n-th beginning of a function of those that a batch waits in: there, and not at any line, the interpreter looks for signals."""
+    """SIGINT at the n-th beginning of a function of those that a batch waits in: there, and not at
+    any line, the interpreter looks for signals."""
 
     WHERE = ("wait", "dispatch", "_tell_ended", "tell", "_on_end", "collect", "_free", "release")
 
@@ -221,7 +264,8 @@ class InterruptedAt:
 
 
 def test_interrupt_is_not_lost():
-    """At any moment: once, a callback from the library reported the end of a run, in which an exception of a signal handler is printed and forgotten."""
+    """At any moment: once, a callback from the library reported the end of a run, in which an
+    exception of a signal handler is printed and forgotten."""
     run_many([["true"]] * 2)
     for n in range(1, 25):
         with pytest.raises(KeyboardInterrupt), InterruptedAt(n):

@@ -23,7 +23,11 @@ def public_names():
             yield name, thing
         if inspect.isclass(thing) and not issubclass(thing, BaseException):
             for method, value in inspect.getmembers(thing):
-                if not method.startswith("_") and inspect.isroutine(value) and (getattr(value, "__module__", None) or "").startswith("rollbox"):
+                if (
+                    not method.startswith("_")
+                    and inspect.isroutine(value)
+                    and (getattr(value, "__module__", None) or "").startswith("rollbox")
+                ):
                     yield f"{name}.{method}", value
 
 

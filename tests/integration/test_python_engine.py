@@ -34,7 +34,8 @@ def alive(pid):
 def lost(engine):
     """Blocks until the end of the killed engine can be seen from here."""
     with engine.connection() as connection:
-        # Its welcome may be unread yet, so that the connection is readable alive; a process closes its sockets before it is dead.
+        # Its welcome may be unread yet, so that the connection is readable alive; a process closes
+        # its sockets before it is dead.
         process = os.pidfd_open(connection.pid)
         os.kill(connection.pid, signal.SIGKILL)
         select.select([process], [], [], 60)
@@ -117,7 +118,9 @@ def test_runs_under_way_of_a_killed_engine():
         os.kill(engine.pid, signal.SIGKILL)
         for thread in threads:
             thread.join()
-        assert len(errors) == 4 and all(isinstance(error, EngineLost) and isinstance(error, ConnectionError) for error in errors)
+        assert len(errors) == 4 and all(
+            isinstance(error, EngineLost) and isinstance(error, ConnectionError) for error in errors
+        )
         until(lambda: not processes(*BLOCK))
         assert Sandbox(engine=engine).run(["true"]).ok
 
@@ -329,7 +332,8 @@ def test_descriptors_are_not_inherited():
 
 @pytest.mark.parametrize("kind", ["fs_readable", "fs_writable", "fs_shared"])
 def test_policy_paths_are_resolved_for_each_run(kind, tmp_path):
-    """A warm engine has a granted directory at hand: when the host has put another one, or another file, in its place, what begins later sees that, and what lives sees what it saw."""
+    """A warm engine has a granted directory at hand: when the host has put another one, or another
+    file, in its place, what begins later sees that, and what lives sees what it saw."""
     place, file = tmp_path / "place", tmp_path / "file"
     usual = ["/usr", "/bin", "/lib", "/lib64"]
     policy = Policy(**{"fs_readable": usual, kind: (usual if kind == "fs_readable" else []) + [str(place), str(file)]})
@@ -354,12 +358,15 @@ def test_policy_paths_are_resolved_for_each_run(kind, tmp_path):
             assert new.exec(look).stdout == b"second\n2\n"
         assert old.exec(["ls", str(place)]).stdout == b"first\n"
         plans = engine.status()["plans"]
-        assert [Sandbox(policy, engine=engine).run(look).outcome for _ in range(3)] == ["exit"] * 3 and engine.status()["plans"] == plans
+        assert [Sandbox(policy, engine=engine).run(look).outcome for _ in range(3)] == [
+            "exit"
+        ] * 3 and engine.status()["plans"] == plans
 
 
 @pytest.mark.parametrize("link", [False, True])
 def test_shared_directory_contents_are_not_searched(link, tmp_path):
-    """Another sandbox may have put it there: a link that it makes does not lead a warm engine elsewhere. Nor if the policy names it by a link into that directory."""
+    """Another sandbox may have put it there: a link that it makes does not lead a warm engine
+    elsewhere. Nor if the policy names it by a link into that directory."""
     shared, secret, named = tmp_path / "shared", tmp_path / "secret", tmp_path / "named"
     for place, name in ((shared / "x", "mine"), (secret, "secret")):
         place.mkdir(parents=True)

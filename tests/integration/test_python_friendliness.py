@@ -11,7 +11,17 @@ from pathlib import Path
 import pytest
 
 import rollbox
-from rollbox import AsyncSandbox, Engine, EngineLost, InvalidArgument, Policy, PolicyInvalid, Sandbox, WorkSandbox, run_many
+from rollbox import (
+    AsyncSandbox,
+    Engine,
+    EngineLost,
+    InvalidArgument,
+    Policy,
+    PolicyInvalid,
+    Sandbox,
+    WorkSandbox,
+    run_many,
+)
 
 
 def test_result_repr_is_short_and_has_the_outcome():
@@ -26,7 +36,15 @@ def test_result_repr_is_short_and_has_the_outcome():
     assert pickle.loads(pickle.dumps(result)) == result
 
 
-@pytest.mark.parametrize("cls, first", [(Sandbox, "policy"), (AsyncSandbox, "policy"), (Policy, "fs_readable"), (WorkSandbox, "policy")])
+@pytest.mark.parametrize(
+    "cls, first",
+    [
+        (Sandbox, "policy"),
+        (AsyncSandbox, "policy"),
+        (Policy, "fs_readable"),
+        (WorkSandbox, "policy"),
+    ],
+)
 def test_classes_show_their_signature(cls, first):
     names = list(inspect.signature(cls).parameters)
     assert names[0] == first and "options" not in names or cls is WorkSandbox
@@ -54,7 +72,16 @@ def test_wrong_policy_key_names_the_right_one():
         Policy().time_out
 
 
-@pytest.mark.parametrize("wrong, right", [("execute", "exec"), ("kill", "close"), ("checkpoint", "snapshot"), ("writefile", "write_file"), ("run_cod", "run_code")])
+@pytest.mark.parametrize(
+    "wrong, right",
+    [
+        ("execute", "exec"),
+        ("kill", "close"),
+        ("checkpoint", "snapshot"),
+        ("writefile", "write_file"),
+        ("run_cod", "run_code"),
+    ],
+)
 def test_wrong_method_names_the_right_one(wrong, right):
     for box in (Sandbox(), AsyncSandbox()):
         with pytest.raises(AttributeError, match=f"did you mean '{right}'"):

@@ -14,11 +14,28 @@ from rollbox import InvalidArgument, IOFailed, Policy, PolicyInvalid, RollboxErr
 
 
 def test_text_has_only_the_set_keys():
-    policy = Policy(fs_readable=["/usr", pathlib.Path("/lib")], net_allow_hosts=[], max_memory="512M", max_processes=10, max_cpu=1.5,
-                    env={"A": "1"}, random_seed=2**63 - 1, timeout=2.5, clean_env=True)
+    policy = Policy(
+        fs_readable=["/usr", pathlib.Path("/lib")],
+        net_allow_hosts=[],
+        max_memory="512M",
+        max_processes=10,
+        max_cpu=1.5,
+        env={"A": "1"},
+        random_seed=2**63 - 1,
+        timeout=2.5,
+        clean_env=True,
+    )
     assert json.loads(policy.to_json()) == {
-        "fs_readable": ["/usr", "/lib"], "net_allow_hosts": [], "max_memory": "512M", "max_processes": 10, "max_cpu": 1.5,
-        "env": {"A": "1"}, "random_seed": 2**63 - 1, "timeout": 2.5, "clean_env": True}
+        "fs_readable": ["/usr", "/lib"],
+        "net_allow_hosts": [],
+        "max_memory": "512M",
+        "max_processes": 10,
+        "max_cpu": 1.5,
+        "env": {"A": "1"},
+        "random_seed": 2**63 - 1,
+        "timeout": 2.5,
+        "clean_env": True,
+    }
     assert Policy().to_json() == "{}"
     assert policy.to_dict() == json.loads(policy.to_json())
 
@@ -89,10 +106,22 @@ def test_positional_and_unknown_arguments_are_refused():
         Policy(fs_readible=["/usr"])
 
 
-@pytest.mark.parametrize("values", [
-    {"fs_readable": "/usr"}, {"fs_readable": [3]}, {"fs_shared": 3}, {"fs_denied": [b"/x"]}, {"env": ["A=1"]}, {"max_memory": object()},
-    {"max_cpu": float("nan")}, {"max_cpu": float("inf")}, {"fs_readable": ["/\udcff"]}, {"cwd": 3}, {"net_allow_hosts": "example.org"},
-])
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"fs_readable": "/usr"},
+        {"fs_readable": [3]},
+        {"fs_shared": 3},
+        {"fs_denied": [b"/x"]},
+        {"env": ["A=1"]},
+        {"max_memory": object()},
+        {"max_cpu": float("nan")},
+        {"max_cpu": float("inf")},
+        {"fs_readable": ["/\udcff"]},
+        {"cwd": 3},
+        {"net_allow_hosts": "example.org"},
+    ],
+)
 def test_values_outside_json_are_refused(values):
     with pytest.raises(InvalidArgument) as caught:
         Policy(**values)
@@ -119,7 +148,9 @@ def test_problem_list_is_not_truncated():
 
 
 def test_from_json():
-    assert Policy.from_json('{"max_memory": "64M", "fs_readable": ["/usr"]}') == Policy(max_memory="64M", fs_readable=["/usr"])
+    assert Policy.from_json('{"max_memory": "64M", "fs_readable": ["/usr"]}') == Policy(
+        max_memory="64M", fs_readable=["/usr"]
+    )
     assert Policy.from_json(b"{}") == Policy()
     with pytest.raises(PolicyInvalid, match="line 2.*fs_readible"):
         Policy.from_json('{"max_memory": "64M",\n "fs_readible": []}')

@@ -18,15 +18,34 @@ import pytest
 import rollbox
 from rollbox import InvalidArgument, Outcome, Policy, Result, RollboxError, RunFailed, Sandbox
 
-FIELDS = ["outcome", "exit_code", "signal", "stdout", "stderr", "stdout_truncated", "stderr_truncated", "wall_ms", "cpu_ms", "peak_memory_bytes",
-          "processes_peak", "isolation", "error"]
+FIELDS = [
+    "outcome",
+    "exit_code",
+    "signal",
+    "stdout",
+    "stderr",
+    "stdout_truncated",
+    "stderr_truncated",
+    "wall_ms",
+    "cpu_ms",
+    "peak_memory_bytes",
+    "processes_peak",
+    "isolation",
+    "error",
+]
 
 box = Sandbox()
 
 
 def test_run_works():
     result = box.run(["sh", "-c", "echo out; echo err >&2; exit 3"])
-    assert (result.outcome, result.exit_code, result.signal, result.stdout, result.stderr) == (Outcome.EXIT, 3, None, b"out\n", b"err\n")
+    assert (result.outcome, result.exit_code, result.signal, result.stdout, result.stderr) == (
+        Outcome.EXIT,
+        3,
+        None,
+        b"out\n",
+        b"err\n",
+    )
     assert result.outcome == "exit" and str(result.outcome) == "exit"
     assert not result.stdout_truncated and not result.stderr_truncated
     assert result.wall_ms > 0 and result.cpu_ms >= 0 and result.processes_peak >= 1
@@ -41,7 +60,12 @@ def test_signal():
 
 def test_timeout_keeps_what_was_written():
     result = box.run(["sh", "-c", "echo before; while :; do :; done"], timeout=2)
-    assert (result.outcome, result.exit_code, result.signal, result.stdout) == (Outcome.TIMEOUT, None, None, b"before\n")
+    assert (result.outcome, result.exit_code, result.signal, result.stdout) == (
+        Outcome.TIMEOUT,
+        None,
+        None,
+        b"before\n",
+    )
 
 
 def test_policy_timeout():
@@ -69,7 +93,23 @@ def test_kinds_of_arguments():
     assert box.run(("echo", "")).stdout == b"\n"
 
 
-@pytest.mark.parametrize("argv", [[], (), ["a\0b"], [b"a\0"], ["echo", 3], [None], None, b"ls", 3, {"ls": 1}, ["\ud800"], [["ls"]]])
+@pytest.mark.parametrize(
+    "argv",
+    [
+        [],
+        (),
+        ["a\0b"],
+        [b"a\0"],
+        ["echo", 3],
+        [None],
+        None,
+        b"ls",
+        3,
+        {"ls": 1},
+        ["\ud800"],
+        [["ls"]],
+    ],
+)
 def test_bad_argv(argv):
     with pytest.raises(InvalidArgument) as caught:
         box.run(argv)
@@ -145,7 +185,11 @@ def test_bad_max_output(max_output):
 def test_unexecutable_program_raises(tmp_path):
     with pytest.raises(rollbox.CommandNotFound) as caught:
         box.run(["no-such-program"])
-    assert isinstance(caught.value, FileNotFoundError) and caught.value.code == "command_not_found" and caught.value.message
+    assert (
+        isinstance(caught.value, FileNotFoundError)
+        and caught.value.code == "command_not_found"
+        and caught.value.message
+    )
     with pytest.raises(rollbox.NotExecutable) as caught:
         box.run(["./data"], files={"data": "x"})
     assert isinstance(caught.value, PermissionError)
@@ -170,8 +214,21 @@ def test_to_dict_is_what_the_cli_prints():
 
 
 def test_cli_prints_the_same_fields():
-    done = subprocess.run([sys.executable, "-m", "rollbox", "run", "--json", "--", "sh", "-c", r"printf 'a\377b'; exit 3"],
-                          capture_output=True, timeout=60)
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "rollbox",
+            "run",
+            "--json",
+            "--",
+            "sh",
+            "-c",
+            r"printf 'a\377b'; exit 3",
+        ],
+        capture_output=True,
+        timeout=60,
+    )
     row = json.loads(done.stdout)
     mine = box.run(["sh", "-c", r"printf 'a\377b'; exit 3"]).to_dict()
     assert list(row) == list(mine)
@@ -200,7 +257,14 @@ def test_every_error_is_picklable():
     for name in rollbox._errors:
         error = getattr(rollbox, name)("what", stage="run", errno=2)
         copy = pickle.loads(pickle.dumps(error))
-        assert (type(copy), copy.message, copy.stage, copy.errno, str(copy), copy.code) == (type(error), "what", "run", 2, "what", error.code)
+        assert (type(copy), copy.message, copy.stage, copy.errno, str(copy), copy.code) == (
+            type(error),
+            "what",
+            "run",
+            2,
+            "what",
+            error.code,
+        )
 
 
 def test_errors_keep_their_errno():
@@ -235,7 +299,8 @@ def test_sixteen_threads():
 
 
 def test_interrupt_kills_the_sandbox(tmp_path):
-    """Ctrl-C comes out of a blocked run, and the sandbox goes with it. The guest itself gives the cue, through its shared directory."""
+    """Ctrl-C comes out of a blocked run, and the sandbox goes with it. The guest itself gives the
+    cue, through its shared directory."""
     tmp_path.chmod(0o777)
     cue = tmp_path / "cue"
     mark = f"86391.{os.getpid()}"
@@ -275,7 +340,9 @@ def test_version_and_doctor():
         pass        # run from a source checkout
     report = rollbox.doctor()
     assert set(report) >= {"kernel", "ok", "isolation", "cgroup", "features"}
-    assert isinstance(report["ok"], bool) and all({"name", "available"} <= set(feature) for feature in report["features"])
+    assert isinstance(report["ok"], bool) and all(
+        {"name", "available"} <= set(feature) for feature in report["features"]
+    )
 
 
 def test_public_names_have_documentation():

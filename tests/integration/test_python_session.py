@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sessions in Python: their life cycle, commands, processes, streams, snapshots and forks, blocking and with asyncio."""
+"""Sessions in Python: their life cycle, commands, processes, streams, snapshots and forks, blocking
+and with asyncio."""
 
 import asyncio
 import gc
@@ -14,7 +15,19 @@ import threading
 import pytest
 
 import rollbox
-from rollbox import (AsyncSandbox, Cancelled, CommandNotFound, Engine, EngineLost, InvalidArgument, NotFound, Outcome, Policy, RunFailed, Sandbox)
+from rollbox import (
+    AsyncSandbox,
+    Cancelled,
+    CommandNotFound,
+    Engine,
+    EngineLost,
+    InvalidArgument,
+    NotFound,
+    Outcome,
+    Policy,
+    RunFailed,
+    Sandbox,
+)
 from harness import BUILD, DEADLINE, pidfds, serves, until, wait_gone
 
 PYTHON = ["python3", "-I", "-S", "-c"]
@@ -128,7 +141,10 @@ def test_close_under_a_running_command(box):
 
 def test_many_threads_on_one_box(box):
     results = []
-    threads = [threading.Thread(target=lambda i=i: results.append(int(box.exec(["echo", str(i)]).stdout))) for i in range(40)]
+    threads = [
+        threading.Thread(target=lambda i=i: results.append(int(box.exec(["echo", str(i)]).stdout)))
+        for i in range(40)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -145,7 +161,12 @@ def test_closing_the_engine_closes_its_sandboxes():
     gone = pidfds([engine.pid])
     engine.close()
     wait_gone(gone, "the engine, though a Process and a Shell are still referred to,")
-    for call in (lambda: box.exec(["true"]), lambda: process.wait(5), lambda: shell.run("true"), lambda: box.snapshot()):
+    for call in (
+        lambda: box.exec(["true"]),
+        lambda: process.wait(5),
+        lambda: shell.run("true"),
+        lambda: box.snapshot(),
+    ):
         with pytest.raises(EngineLost):
             call()
     box.close()
@@ -205,7 +226,14 @@ def test_at_exit_nothing_is_left_and_nothing_hangs():
 # exec
 
 def test_arguments_of_exec(box):
-    result = box.exec(["sh", "-c", "cat; pwd; echo $A; cat f"], cwd="/usr/../tmp", env={"A": "é"}, input="in\n", files={"f": b"file\n"}, text=True)
+    result = box.exec(
+        ["sh", "-c", "cat; pwd; echo $A; cat f"],
+        cwd="/usr/../tmp",
+        env={"A": "é"},
+        input="in\n",
+        files={"f": b"file\n"},
+        text=True,
+    )
     assert result.ok and result.stdout == "in\n/tmp\né\nfile\n"
     with pytest.raises(InvalidArgument, match="stdin and input"):
         box.exec(["true"], stdin=b"", input=b"")
@@ -275,7 +303,10 @@ def test_interrupt_ends_the_command(box):
 # Streams
 
 def test_output_comes_while_it_runs(box):
-    stream = box.stream("echo one; read x </tmp/go || until [ -e /tmp/go ]; do sleep 0.01; done; echo two >&2; exit 3", text=True)
+    stream = box.stream(
+        "echo one; read x </tmp/go || until [ -e /tmp/go ]; do sleep 0.01; done; echo two >&2; exit 3",
+        text=True,
+    )
     assert next(stream) == ("stdout", "one\n")
     box.write_file("/tmp/go", b"x")
     rest = list(stream)
@@ -286,7 +317,12 @@ def test_output_comes_while_it_runs(box):
 
 
 def test_stream_of_split_characters_is_decoded(box):
-    pieces = [data for _, data in box.exec(["sh", "-c", r"printf '\303'; sleep 0.05; printf '\251\n'"], stream=True, text=True)]
+    pieces = [
+        data
+        for _, data in box.exec(
+            ["sh", "-c", r"printf '\303'; sleep 0.05; printf '\251\n'"], stream=True, text=True
+        )
+    ]
     assert "".join(pieces) == "é\n"
 
 
@@ -398,7 +434,10 @@ def test_terminal_works(box):
 
 
 def test_resize_before_it_has_begun(box):
-    with box.spawn(["sh", "-c", "until [ $(stty size | cut -d' ' -f1) = 50 ]; do sleep 0.01; done; echo yes"], pty=True) as process:
+    with box.spawn(
+        ["sh", "-c", "until [ $(stty size | cut -d' ' -f1) = 50 ]; do sleep 0.01; done; echo yes"],
+        pty=True,
+    ) as process:
         process.resize(50, 50)
         assert b"yes" in process.wait(DEADLINE).stdout
     with box.spawn(["cat"]) as process:
@@ -501,7 +540,11 @@ def test_diff_of_states(box):
     changes = {change.path: change for change in box.diff(base)}
     assert {path: changes[path].change for path in ("/tmp/d/gone", "/tmp/d/changed", "/tmp/d/new")} == {
         "/tmp/d/gone": "D", "/tmp/d/changed": "M", "/tmp/d/new": "A"}
-    assert changes["/tmp/d/new"].size == 4 and changes["/tmp/d/new"].type == "file" and changes["/tmp/d/changed"].old_size == 2
+    assert (
+        changes["/tmp/d/new"].size == 4
+        and changes["/tmp/d/new"].type == "file"
+        and changes["/tmp/d/changed"].old_size == 2
+    )
     assert box.diff(base, base) == []
     text = {change.path: change.diff for change in box.diff(base, text=True)}
     assert "+bb" in text["/tmp/d/changed"] and "-b" in text["/tmp/d/changed"]
@@ -512,7 +555,8 @@ def changed(changes):
 
 
 def test_diff_of_unrelated_snapshots(tmp_path):
-    """Any two: such as those that were taken while something ran, or of two branches, or a state and what was made of it."""
+    """Any two: such as those that were taken while something ran, or of two branches, or a state
+    and what was made of it."""
     os.chmod(tmp_path, 0o755)
     work = tmp_path / "work"
     (work / "untouched").mkdir(parents=True)
@@ -523,12 +567,23 @@ def test_diff_of_unrelated_snapshots(tmp_path):
         box.spawn(["sleep", "1000"])
         before = box.snapshot()
         assert before.live
-        box.exec(f"rm -r /tmp/old {work}/removed; mkdir /tmp/old; echo x >>{work}/written; echo n >/tmp/kept/new", check=True)
-        expected = {"/tmp/old/in": "D", "/tmp/old/in/o": "D", "/tmp/kept/new": "A", f"{work}/removed": "D", f"{work}/written": "M"}
+        box.exec(
+            f"rm -r /tmp/old {work}/removed; mkdir /tmp/old; echo x >>{work}/written; echo n >/tmp/kept/new",
+            check=True,
+        )
+        expected = {
+            "/tmp/old/in": "D",
+            "/tmp/old/in/o": "D",
+            "/tmp/kept/new": "A",
+            f"{work}/removed": "D",
+            f"{work}/written": "M",
+        }
         assert changed(box.diff(before)) == expected
         after = box.snapshot()
         assert changed(box.diff(before, after)) == expected
-        assert changed(box.diff(after, before)) == {path: {"A": "D", "D": "A", "M": "M"}[change] for path, change in expected.items()}
+        assert changed(box.diff(after, before)) == {
+            path: {"A": "D", "D": "A", "M": "M"}[change] for path, change in expected.items()
+        }
         assert "+x" in {change.path: change.diff for change in box.diff(before, after, text=True)}[f"{work}/written"]
         assert {row["path"]: row["change"] for row in box.show(after)["changes"]} == expected
         box.reset(before, processes="drop")
@@ -536,7 +591,14 @@ def test_diff_of_unrelated_snapshots(tmp_path):
         branch = box.snapshot()
         assert changed(box.diff(before, branch)) == {"/tmp/kept/f": "M"}
         assert changed(box.diff(branch, before)) == {"/tmp/kept/f": "M"}
-        assert changed(box.diff(after, branch)) == {"/tmp/kept/f": "M", "/tmp/kept/new": "D", "/tmp/old/in": "A", "/tmp/old/in/o": "A", f"{work}/removed": "A", f"{work}/written": "M"}
+        assert changed(box.diff(after, branch)) == {
+            "/tmp/kept/f": "M",
+            "/tmp/kept/new": "D",
+            "/tmp/old/in": "A",
+            "/tmp/old/in/o": "A",
+            f"{work}/removed": "A",
+            f"{work}/written": "M",
+        }
 
 
 def test_diff_of_a_file_that_is_granted_by_itself(tmp_path):

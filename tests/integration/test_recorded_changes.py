@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Files that commands change, by digest, in trajectories without a snapshot.
 
-The model: commands whose every change the test knows are recorded with --record-changes; the record has a step for each that changed something, in
+The model: commands whose every change the test knows are recorded with --record-changes; the record
+has a step for each that changed something, in
 order, with the digests that hashlib gives. Run as each caller.
 """
 
@@ -52,7 +53,16 @@ def test_each_command_records_its_changed_files(shared):
     box("printf ONE | dd of=/tmp/a conv=notrunc status=none; ln -s a /tmp/l; mkdir /tmp/d")
     box("rm /tmp/a")
     lines = box.end()
-    assert [line["action"]["kind"] for line in lines] == ["exec", "exec", "files", "exec", "exec", "files", "exec", "files"]
+    assert [line["action"]["kind"] for line in lines] == [
+        "exec",
+        "exec",
+        "files",
+        "exec",
+        "exec",
+        "files",
+        "exec",
+        "files",
+    ]
     assert changes(lines) == {
         2: {"/tmp/a": ("A", sha("one\n"))},
         5: {"/tmp/a": ("M", sha("ONE\n")), "/tmp/l": ("A", sha("a")), "/tmp/d": ("A", None)},
@@ -67,7 +77,9 @@ def test_change_recording_leaves_no_snapshot(shared):
         box(f"echo {turn} > /tmp/n")
     assert [row["id"] for row in shared.json("tree", "--json", box.name)["snapshots"]] == ["s0"]
     lines = box.end()
-    assert [row["/tmp/n"] for row in changes(lines).values()] == [("A" if turn == 0 else "M", sha(f"{turn}\n")) for turn in range(12)]
+    assert [row["/tmp/n"] for row in changes(lines).values()] == [
+        ("A" if turn == 0 else "M", sha(f"{turn}\n")) for turn in range(12)
+    ]
 
 
 def test_replay_repeats_changes_and_verify_finds_differences(shared):
@@ -80,10 +92,19 @@ def test_replay_repeats_changes_and_verify_finds_differences(shared):
     done = shared.who.rollbox("verify", "--json", box.path)
     report = json.loads(done.stdout)
     assert (done.returncode, report["verdict"], report["steps"]) == (1, "diverged", 3)
-    assert (report["divergence"]["step"], report["divergence"]["kind"], report["divergence"]["path"], report["files"]) == (4, "files", "/tmp/other", "commands")
+    assert (
+        report["divergence"]["step"],
+        report["divergence"]["kind"],
+        report["divergence"]["path"],
+        report["files"],
+    ) == (4, "files", "/tmp/other", "commands")
     again = shared.who.directory() / "again.jsonl"
     assert shared.who.rollbox("replay", "-o", again, box.path).returncode == 0
-    assert [line["action"] for line in map(json.loads, again.read_text().splitlines()) if "action" in line] == [line["action"] for line in lines]
+    assert [
+        line["action"]
+        for line in map(json.loads, again.read_text().splitlines())
+        if "action" in line
+    ] == [line["action"] for line in lines]
 
 
 def test_verify_describes_a_differing_file(shared):
@@ -94,8 +115,17 @@ def test_verify_describes_a_differing_file(shared):
     box.end()
     seen = json.loads(shared.who.rollbox("verify", "--json", box.path).stdout)["divergence"]
     first, second = seen["first"]["value"], seen["second"]["value"]
-    assert (seen["where"], seen["path"], seen["offset"], seen["source"]) == ("changes[1].sha256", "/tmp/b", None, "unknown") and "--twice" in seen["hint"]
-    assert first["bytes"] == second["bytes"] == 37 and sha(second["begins"]) == second["sha256"] != first["sha256"] and "begins" not in first
+    assert (seen["where"], seen["path"], seen["offset"], seen["source"]) == (
+        "changes[1].sha256",
+        "/tmp/b",
+        None,
+        "unknown",
+    ) and "--twice" in seen["hint"]
+    assert (
+        first["bytes"] == second["bytes"] == 37
+        and sha(second["begins"]) == second["sha256"] != first["sha256"]
+        and "begins" not in first
+    )
     box = Recorded(shared)
     box("cat /proc/sys/kernel/random/uuid > /tmp/b")
     box("echo > /tmp/b")
@@ -129,7 +159,10 @@ def test_processes_are_paused_for_change_recording(shared):
     found = [line for line in lines if line["action"]["kind"] == "files"]
     assert changes(found[:1]) == {1: {"/tmp/before": ("A", sha("before\n"))}}
     assert set(changes(found[1:2]).popitem()[1]) == {"/tmp/first"} and "cumulative" not in found[1]["observation"]
-    assert set(changes(found[2:3]).popitem()[1]) == {"/tmp/first", "/tmp/second"} and found[2]["observation"]["cumulative"] is True
+    assert (
+        set(changes(found[2:3]).popitem()[1]) == {"/tmp/first", "/tmp/second"}
+        and found[2]["observation"]["cumulative"] is True
+    )
 
 
 def test_idle_processes_add_no_step(shared):
@@ -162,8 +195,23 @@ def test_with_snapshots_by_themselves_and_resets(shared):
     shared.ok("reset", box.name, "s1")
     box("echo 3 > /tmp/c")
     lines = box.end()
-    assert [line["action"]["kind"] for line in lines] == ["exec", "files", "snapshot", "exec", "files", "snapshot", "reset", "exec", "files", "snapshot"]
-    assert changes(lines) == {1: {"/tmp/a": ("A", sha("1\n"))}, 4: {"/tmp/b": ("A", sha("2\n"))}, 8: {"/tmp/c": ("A", sha("3\n"))}}
+    assert [line["action"]["kind"] for line in lines] == [
+        "exec",
+        "files",
+        "snapshot",
+        "exec",
+        "files",
+        "snapshot",
+        "reset",
+        "exec",
+        "files",
+        "snapshot",
+    ]
+    assert changes(lines) == {
+        1: {"/tmp/a": ("A", sha("1\n"))},
+        4: {"/tmp/b": ("A", sha("2\n"))},
+        8: {"/tmp/c": ("A", sha("3\n"))},
+    }
     assert shared.who.rollbox("verify", box.path).stdout == b"equal: 10 steps\n"
 
 
@@ -173,7 +221,11 @@ def test_changes_are_bounded_by_the_line_limit(shared):
     box("cd /tmp && for i in 1 2 3; do truncate -s 100M big$i; done")
     many, big = [line for line in box.end() if line["action"]["kind"] == "files"]
     assert len(many["observation"]["changes"]) == 10000 and many["observation"]["omitted"] == 51
-    assert [("sha256" in row, row.get("too_large")) for row in big["observation"]["changes"]] == [(True, None), (True, None), (False, True)]
+    assert [("sha256" in row, row.get("too_large")) for row in big["observation"]["changes"]] == [
+        (True, None),
+        (True, None),
+        (False, True),
+    ]
 
 
 def test_secrets_in_names_are_taken_out(shared):
@@ -185,7 +237,12 @@ def test_secrets_in_names_are_taken_out(shared):
 
 def test_change_recording_for_one_command(shared):
     path = shared.who.directory() / "one.jsonl"
-    assert shared.who.rollbox("record", "-o", path, "--record-changes", "--", "sh", "-c", "echo 1 > /tmp/a").returncode == 0
+    assert (
+        shared.who.rollbox(
+            "record", "-o", path, "--record-changes", "--", "sh", "-c", "echo 1 > /tmp/a"
+        ).returncode
+        == 0
+    )
     lines = [json.loads(line) for line in path.read_text().splitlines()][1:-1]
     assert changes(lines) == {1: {"/tmp/a": ("A", sha("1\n"))}}, "its end waits for that"
 
@@ -198,7 +255,11 @@ def test_python(tmp_path):
     with Trajectory.open(tmp_path / "a.jsonl") as trajectory:
         steps = trajectory.steps()
     assert [step.action.kind for step in steps] == ["write_file", "exec", "files", "exec", "files"]
-    assert [[row["path"] for row in step.observation.changes] for step in steps if step.action.kind == "files"] == [["/tmp/given"], ["/tmp/made"]]
+    assert [
+        [row["path"] for row in step.observation.changes]
+        for step in steps
+        if step.action.kind == "files"
+    ] == [["/tmp/given"], ["/tmp/made"]]
     assert [step.after for step in steps] == [None, None, 2, None, 4]
 
 

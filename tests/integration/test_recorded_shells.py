@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shells in trajectories: each run is a step, replay does it again in a shell that keeps its state, and verify compares.
+"""Shells in trajectories: each run is a step, replay does it again in a shell that keeps its state,
+and verify compares.
 
 The model: Python's shells are recorded by the user who runs the tests, and replayed by the command line of this build.
 """
@@ -28,7 +29,12 @@ def recorded(path, commands, program=None, **options):
 
 
 def cli(*arguments):
-    return subprocess.run([BUILD / "rollbox", *map(str, arguments)], stdin=subprocess.DEVNULL, capture_output=True, timeout=120)
+    return subprocess.run(
+        [BUILD / "rollbox", *map(str, arguments)],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=120,
+    )
 
 
 def verdict(*arguments):
@@ -55,7 +61,9 @@ COMMANDS = [
 @pytest.mark.parametrize("program", ["bash", "sh"])
 def test_each_run_is_a_step_and_repeats(tmp_path, program):
     path = tmp_path / "a.jsonl"
-    commands = [command for command in COMMANDS if program == "bash" or "return" not in command]       # of which dash ends
+    commands = [
+        command for command in COMMANDS if program == "bash" or "return" not in command
+    ]  # of which dash ends
     results, (shell, *steps) = recorded(path, commands, program)
     assert shell.number == 1 or program == "bash"
     assert [step.action.kind for step in steps] == ["shell"] * len(commands)
@@ -75,7 +83,11 @@ def test_differences_are_found_in_their_step(tmp_path):
     path = tmp_path / "a.jsonl"
     recorded(path, ["x=same", "echo $x", "head -c 8 /dev/urandom | od -An -tx1", "echo $x"])
     report = verdict(path)
-    assert report["verdict"] == "diverged" and report["divergence"]["kind"] == "shell" and report["divergence"]["where"] == "stdout"
+    assert (
+        report["verdict"] == "diverged"
+        and report["divergence"]["kind"] == "shell"
+        and report["divergence"]["where"] == "stdout"
+    )
     assert verdict(path)["divergence"]["step"] == report["divergence"]["step"]
 
 
@@ -93,7 +105,11 @@ def test_next_shell_works_after_an_ended_one(tmp_path):
     results, steps = recorded(path, ["x=1; echo $x", "exit 7", "echo \"<$x>\"", "kill -9 $$", "echo again"])
     assert [result.ended for result in results] == [False, True, False, True, False]
     assert [step.action.kind for step in steps] == ["exec", "shell", "shell", "exec", "shell", "shell", "exec", "shell"]
-    assert steps[2].observation.exit_code == 7 and steps[5].observation.outcome == "signal" and steps[5].observation.signal == 9
+    assert (
+        steps[2].observation.exit_code == 7
+        and steps[5].observation.outcome == "signal"
+        and steps[5].observation.signal == 9
+    )
     assert verdict(path)["verdict"] == "equal"
 
 

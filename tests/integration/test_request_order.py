@@ -14,7 +14,8 @@ from protocol import SessionClient
 
 
 def test_closing_one_fork_fails_the_unfinished_request(engine):
-    """The fork that is closed has a snapshot under way: the whole request fails, once, and nothing refers to the fork."""
+    """The fork that is closed has a snapshot under way: the whole request fails, once, and nothing
+    refers to the fork."""
     with SessionClient(engine.path) as client:
         pid = client.status()["pid"]
         name = client.create(client.prepare())
@@ -71,7 +72,8 @@ def test_fork_is_answered_when_inits_are_killed(engine):
 
 
 def test_cancelled_command_of_a_failed_set_up_has_one_answer(engine):
-    """A command is cancelled while its box is made, and making the box fails then: one answer, and the engine serves."""
+    """A command is cancelled while its box is made, and making the box fails then: one answer, and
+    the engine serves."""
     with SessionClient(engine.path) as client:
         pid = client.status()["pid"]
         name = client.create(client.prepare())
@@ -94,10 +96,21 @@ def test_resume_waits_for_a_running_snapshot(engine):
         name = client.create(client.prepare())
         running = client.exec(name, "sh", "-c", "sleep 1000")
         # A shell that has just made a process waits for its execve in state D, paused or not.
-        until(lambda: [(p["command"], p["state"]) for p in client.json(client.verb("PROCESSES", ("SANDBOX", name)))["processes"]] == [("sh -c sleep 1000", "S"), ("sleep 1000", "S")])
+        until(
+            lambda: (
+                [
+                    (p["command"], p["state"])
+                    for p in client.json(client.verb("PROCESSES", ("SANDBOX", name)))["processes"]
+                ]
+                == [("sh -c sleep 1000", "S"), ("sleep 1000", "S")]
+            )
+        )
         client.output(name, "touch", "/tmp/file")
         client.json(client.verb("PAUSE", ("SANDBOX", name)))
-        states = lambda: {p["state"] for p in client.json(client.verb("PROCESSES", ("SANDBOX", name)))["processes"]}  # noqa: E731
+        states = lambda: {
+            p["state"]
+            for p in client.json(client.verb("PROCESSES", ("SANDBOX", name)))["processes"]
+        }  # noqa: E731
         with stopped(launcher_of(pid)):
             taken = client.verb("SNAPSHOT", ("SANDBOX", name), ("DROPS", 1))
             client.json(client.verb("RESUME", ("SANDBOX", name)))
@@ -118,7 +131,12 @@ def test_time_out_ends_a_command_whose_init_does_not_answer(engine, when):
         if when == "running":
             running = client.exec(name, "sh", "-c", "echo ready; sleep 1000", more=(("TIMEOUT", 5000),))
             # Its process is there before init has told of it.
-            until(lambda: any(one["state"] == "running" and one["output_bytes"] for one in client.json(client.verb("INSPECT", ("SANDBOX", name)))["execs"]))
+            until(
+                lambda: any(
+                    one["state"] == "running" and one["output_bytes"]
+                    for one in client.json(client.verb("INSPECT", ("SANDBOX", name)))["execs"]
+                )
+            )
             os.kill(client.init_of(name), signal.SIGSTOP)
             answer = client.wait(running)
             assert (answer["OUTCOME"], answer["STDOUT"]) == (protocol.TIMEOUT, b"ready\n")

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The example: right answers score 1, all others 0, hostile ones harm nothing, and an infrastructure error is not a zero."""
+"""The example: right answers score 1, all others 0, hostile ones harm nothing, and an
+infrastructure error is not a zero."""
 
 import gzip
 import importlib.util
@@ -45,7 +46,10 @@ def test_problems_are_sound():
         for answer in problem["answers"]:
             kinds[answer["kind"]] = kinds.get(answer["kind"], 0) + 1
     assert len(problems) >= 30 and sum(kinds.values()) >= 200
-    assert set(kinds) == {"right", "wrong", "crash", "syntax", "looping", "memory", "flood", "hostile"} and kinds["hostile"] >= 50
+    assert (
+        set(kinds) == {"right", "wrong", "crash", "syntax", "looping", "memory", "flood", "hostile"}
+        and kinds["hostile"] >= 50
+    )
     assert len({problem["task_id"] for problem in problems}) == len(problems)
 
 
@@ -68,7 +72,8 @@ def test_all_answers_score_as_they_should(caller, example):
     assert done.returncode == 0 and summary["programs"] >= 200
     assert all(row["unscored"] == 0 for row in summary["kinds"].values())
     assert (
-        set(summary["kinds"]["looping"]["outcomes"]) == {"timeout"} and "output_limit" in summary["kinds"]["flood"]["outcomes"]
+        set(summary["kinds"]["looping"]["outcomes"]) == {"timeout"}
+        and "output_limit" in summary["kinds"]["flood"]["outcomes"]
     ), summary["kinds"]
 
 
@@ -77,7 +82,11 @@ def test_wrong_expectation_is_reported(caller, example):
     problem = json.loads((EXAMPLES / "problems.jsonl").read_text().splitlines()[0])
     wrong = next(answer["code"] for answer in problem["answers"] if answer["kind"] == "wrong")
     right = problem["prompt"] + problem["canonical_solution"]
-    problem["answers"] = [{"kind": "right", "code": wrong}, {"kind": "wrong", "code": right}, {"kind": "right", "code": right}]
+    problem["answers"] = [
+        {"kind": "right", "code": wrong},
+        {"kind": "wrong", "code": right},
+        {"kind": "right", "code": right},
+    ]
     path = caller.write(caller.directory() / "one.jsonl", json.dumps(problem))
     done = caller.call("/usr/bin/python3", "-S", example / "reward.py", "--problems", path)
     assert done.returncode == 1 and done.stdout.count(b"NOT AS EXPECTED") == 2, done
@@ -146,7 +155,8 @@ def test_error_is_not_a_zero(reward):
 
 
 def test_checker_refuses_values_that_are_not_data(caller):
-    """The checker by itself, with answers that need no sandbox: forged equality, patched exits and raised verdicts are 0."""
+    """The checker by itself, with answers that need no sandbox: forged equality, patched exits and
+    raised verdicts are 0."""
     problem = json.loads((EXAMPLES / "problems.jsonl").read_text().splitlines()[0])
     name = problem["entry_point"]
     for code in (
@@ -157,7 +167,13 @@ def test_checker_refuses_values_that_are_not_data(caller):
     ):
         code += f"def {name}(x):\n    return E([1]) if 'E' in globals() else None\n"
         task = {"token": "secret", "answer": code, **{key: problem[key] for key in ("prompt", "entry_point", "test")}}
-        done = caller.call("/usr/bin/python3", "-I", "-c", (EXAMPLES / "checker.py").read_text(), input=json.dumps(task).encode())
+        done = caller.call(
+            "/usr/bin/python3",
+            "-I",
+            "-c",
+            (EXAMPLES / "checker.py").read_text(),
+            input=json.dumps(task).encode(),
+        )
         assert done.stdout.startswith(b"secret ") and json.loads(done.stdout[7:])["passed"] is False, (code, done)
     assert (
         subprocess.run(

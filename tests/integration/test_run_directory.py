@@ -5,7 +5,12 @@ from harness import caller  # noqa: F401
 
 
 def test_servers_write_to_run(caller):
-    result = caller.run("--", "sh", "-c", "mkdir /run/server && echo 1 >/var/run/server/pid && cat /run/server/pid && ls /run")
+    result = caller.run(
+        "--",
+        "sh",
+        "-c",
+        "mkdir /run/server && echo 1 >/var/run/server/pid && cat /run/server/pid && ls /run",
+    )
     assert (result.outcome, result.stdout) == ("exit", "1\nserver\n"), result.told
 
 

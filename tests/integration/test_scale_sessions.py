@@ -2,7 +2,8 @@
 """An engine that meets its limit of open files.
 
 The engine refuses what it has no descriptors for, says which limit to raise, gives back what it took, and keeps every
-sandbox that it has. make check runs this file as root and as an ordinary user, with nothing beside it: descriptors under
+sandbox that it has. make check runs this file as root and as an ordinary user, with nothing beside
+it: descriptors under
 way are counted by user, and limited by that low number.
 """
 
@@ -67,7 +68,8 @@ def test_sessions_stay_when_the_engine_is_full(engine):
 
 
 def test_full_engine_error_says_what_to_do(few):
-    """At every step that lacks a descriptor, the message says what to do, all resources are given back, and the engine continues."""
+    """At every step that lacks a descriptor, the message says what to do, all resources are given
+    back, and the engine continues."""
     with Engine() as engine:
         pid = engine.status()["pid"]
         _, most = resource.prlimit(pid, resource.RLIMIT_NOFILE)
@@ -109,7 +111,8 @@ def test_files_outlive_an_init_that_is_killed_where_no_descriptor_is_left():
 
 
 def test_slow_reader_misses_nothing_without_descriptors():
-    """The output of an ended command is shared between its reader and the result by a second descriptor; without a free one it is copied."""
+    """The output of an ended command is shared between its reader and the result by a second
+    descriptor; without a free one it is copied."""
     with Engine() as engine, Sandbox(Policy(max_output="8M"), engine=engine) as box:
         process = box.spawn(["sh", "-c", "head -c 3000000 /dev/zero; touch /tmp/written; read line"])
         until(lambda: box.exists("/tmp/written"))
@@ -123,7 +126,10 @@ def test_slow_reader_misses_nothing_without_descriptors():
 def test_command_without_a_descriptor_has_the_reason():
     with Engine() as engine, Sandbox(engine=engine) as box:
         box.exec(["true"])
-        with limited(engine.status()["pid"], resource.RLIMIT_NOFILE, 1), pytest.raises(ResourceExhausted, match="no descriptor left .*ulimit -n"):
+        with (
+            limited(engine.status()["pid"], resource.RLIMIT_NOFILE, 1),
+            pytest.raises(ResourceExhausted, match="no descriptor left .*ulimit -n"),
+        ):
             box.spawn(["true"]).wait()
         assert box.exec(["true"]).exit_code == 0
 
@@ -139,16 +145,24 @@ open(f'/tmp/{os.getpid()}', 'w').close()
 """
 
 
-@pytest.mark.parametrize("limit, step", [(resource.RLIMIT_NOFILE, 1), (resource.RLIMIT_AS, 16 << 10), (resource.RLIMIT_AS, 128 << 10)])
+@pytest.mark.parametrize(
+    "limit, step",
+    [(resource.RLIMIT_NOFILE, 1), (resource.RLIMIT_AS, 16 << 10), (resource.RLIMIT_AS, 128 << 10)],
+)
 def test_dump_worker_without_descriptors_is_reported(limit, step):
-    """A dump worker without descriptors or memory reports that: it misses no processes or threads, and its search for them ends."""
+    """A dump worker without descriptors or memory reports that: it misses no processes or threads,
+    and its search for them ends."""
     with Engine() as engine, Sandbox(engine=engine) as box:
         box.spawn(["python3", "-c", FOUR])
         until(lambda: len(box.exec(["ls", "/tmp"]).stdout.split()) == 4)
         pid, refused = engine.status()["pid"], 0
         assert box.snapshot().processes == 4
         for more in range(40):
-            used = files(pid) if limit == resource.RLIMIT_NOFILE else int(Path(f"/proc/{pid}/statm").read_text().split()[0]) * resource.getpagesize()
+            used = (
+                files(pid)
+                if limit == resource.RLIMIT_NOFILE
+                else int(Path(f"/proc/{pid}/statm").read_text().split()[0]) * resource.getpagesize()
+            )
             with limited(pid, limit, used + more * step):
                 try:
                     box.write_file("/tmp/written", bytes([more]))
@@ -160,7 +174,8 @@ def test_dump_worker_without_descriptors_is_reported(limit, step):
 
 
 def test_temporary_limit_does_not_stay():
-    """A launcher that was born while its engine had little room for addresses makes sandboxes that can be captured all the same: the room was raised again."""
+    """A launcher that was born while its engine had little room for addresses makes sandboxes that
+    can be captured all the same: the room was raised again."""
     with Engine() as engine:
         Sandbox(engine=engine).run(["true"])        # has the launcher that was started with the engine
         pid = engine.status()["pid"]

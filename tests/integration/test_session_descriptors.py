@@ -27,19 +27,26 @@ def test_each_step_without_a_descriptor_keeps_the_files(caller, engine):
             client.output(name, "touch", "/tmp/file")
             init = client.init_of(name)
             with stopped(init):
-                resource.prlimit(pid, resource.RLIMIT_NOFILE, (max(map(int, os.listdir(f"/proc/{pid}/fd"))) + 1 + room, before[1]))
+                resource.prlimit(
+                    pid,
+                    resource.RLIMIT_NOFILE,
+                    (max(map(int, os.listdir(f"/proc/{pid}/fd"))) + 1 + room, before[1]),
+                )
                 operations = [client.verb(verb, ("SANDBOX", name)) for verb in ("SNAPSHOT", "DIFF")]
                 commands = [client.exec(name, "true") for _ in range(3)]
                 client.json(client.verb("LIST"))
                 os.kill(init, signal.SIGKILL)
             answers = [client.wait(serial) for serial in operations + commands]
             resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
-            assert {answer["ERROR_CODE"] for answer in answers if "ERROR_CODE" in answer} <= {protocol.EXHAUSTED}, (room, answers)
+            assert {answer["ERROR_CODE"] for answer in answers if "ERROR_CODE" in answer} <= {
+                protocol.EXHAUSTED
+            }, (room, answers)
             assert client.output(name, "cat", "/tmp/kept") == b"kept\n"
 
 
 def test_terminal_without_a_descriptor_fails_its_command(caller, engine):
-    """A terminal for which the engine has no descriptor left fails its command; the session keeps its files and its init."""
+    """A terminal for which the engine has no descriptor left fails its command; the session keeps
+    its files and its init."""
     skip_if_other_user(caller)
     with SessionClient(engine.path) as client:
         pid = client.status()["pid"]
@@ -67,7 +74,17 @@ def test_snapshot_without_a_descriptor_fails_alone(caller, engine):
                 answer = client.wait(client.verb("SNAPSHOT", ("SANDBOX", name)))
             assert answer["type"] == protocol.FAILED and answer["ERROR_CODE"] == protocol.EXHAUSTED, answer
             taken = client.verb("SNAPSHOT", ("SANDBOX", name), ("DROPS", 1))
-            until(lambda: "T" in {p["state"] for p in client.json(client.verb("PROCESSES", ("SANDBOX", name)))["processes"]})
+            until(
+                lambda: (
+                    "T"
+                    in {
+                        p["state"]
+                        for p in client.json(client.verb("PROCESSES", ("SANDBOX", name)))[
+                            "processes"
+                        ]
+                    }
+                )
+            )
             before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
             client.json(client.verb("LIST"))
             resource.prlimit(pid, resource.RLIMIT_NOFILE, (4, before[1]))

@@ -10,7 +10,17 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from rollbox import AsyncSandbox, Cancelled, InvalidArgument, IOFailed, NotFound, PathDenied, Policy, ResourceExhausted, Sandbox
+from rollbox import (
+    AsyncSandbox,
+    Cancelled,
+    InvalidArgument,
+    IOFailed,
+    NotFound,
+    PathDenied,
+    Policy,
+    ResourceExhausted,
+    Sandbox,
+)
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +111,10 @@ def test_names_of_any_bytes(box, place, tmp_path):
 
 
 def test_planted_things_are_replaced_and_nothing_is_followed(box, place):
-    sh(box, f"cd {place}; echo kept > victim; ln -s victim link; mkfifo fifo; ln -s /etc/passwd passwd; ln -s /dev/full device")
+    sh(
+        box,
+        f"cd {place}; echo kept > victim; ln -s victim link; mkfifo fifo; ln -s /etc/passwd passwd; ln -s /dev/full device",
+    )
     for name in ("link", "fifo", "passwd", "device"):
         box.write_file(f"{place}/{name}", b"new")
         assert box.stat(f"{place}/{name}", follow=False).is_file
@@ -110,7 +123,10 @@ def test_planted_things_are_replaced_and_nothing_is_followed(box, place):
 
 
 def test_special_files_are_not_opened(box, place):
-    sh(box, f"cd {place}; mkfifo fifo; ln -s /dev/zero zero; ln -s /proc/self/mem mem; ln -s /proc/self/environ environ; ln -s /proc/self/fd/0 fd; ln -s /proc/1/root/etc root")
+    sh(
+        box,
+        f"cd {place}; mkfifo fifo; ln -s /dev/zero zero; ln -s /proc/self/mem mem; ln -s /proc/self/environ environ; ln -s /proc/self/fd/0 fd; ln -s /proc/1/root/etc root",
+    )
     raised(InvalidArgument, errno.EINVAL, box.read_file, f"{place}/fifo")
     raised(InvalidArgument, errno.EINVAL, box.read_file, f"{place}/zero")
     for name in ("mem", "environ", "fd", "root/passwd"):
@@ -120,7 +136,10 @@ def test_special_files_are_not_opened(box, place):
 
 def test_guest_symlink_does_not_leave_the_sandbox(box, place, tmp_path):
     (tmp_path / "secret").write_text("secret")
-    sh(box, f"cd {place}; ln -s {tmp_path}/secret secret; ln -s {tmp_path} up; ln -s ../../../../../../..{tmp_path} dots")
+    sh(
+        box,
+        f"cd {place}; ln -s {tmp_path}/secret secret; ln -s {tmp_path} up; ln -s ../../../../../../..{tmp_path} dots",
+    )
     for name in ("secret", "up/secret", "dots/secret"):
         with pytest.raises((NotFound, PathDenied)):
             box.read_file(f"{place}/{name}")
@@ -168,7 +187,10 @@ def test_set_id_bits_do_not_arrive(box, place, tmp_path):
 
 
 def test_sparse_gibibyte_stays_sparse(box, place, tmp_path):
-    sh(box, f"truncate -s 1G {place}/sparse; printf end | dd of={place}/sparse bs=1 seek=1000000000 conv=notrunc 2>/dev/null")
+    sh(
+        box,
+        f"truncate -s 1G {place}/sparse; printf end | dd of={place}/sparse bs=1 seek=1000000000 conv=notrunc 2>/dev/null",
+    )
     box.download(f"{place}/sparse", tmp_path / "sparse")
     status = (tmp_path / "sparse").stat()
     assert status.st_size == 1 << 30 and status.st_blocks * 512 < 1 << 20
@@ -251,7 +273,13 @@ def test_progress_and_max_bytes_end_a_transfer(box, place, tmp_path):
     (tmp_path / "large").write_bytes(b"x" * 8_000_000)
     with pytest.raises(KeyError, match="enough"):
         box.upload(tmp_path / "large", f"{place}/other", progress=stop)
-    assert not [name for directory in (tmp_path / "a", tmp_path / "b") if directory.exists() for name in os.listdir(directory) if name.startswith(".")]
+    assert not [
+        name
+        for directory in (tmp_path / "a", tmp_path / "b")
+        if directory.exists()
+        for name in os.listdir(directory)
+        if name.startswith(".")
+    ]
     assert [info.name for info in box.list(place)] == ["large"]
     assert issubclass(Cancelled, Exception)
 
@@ -268,8 +296,13 @@ def test_directory_swapped_for_a_link_is_not_followed(box, place, tmp_path):
     with Sandbox(Policy(fs_readable=["/usr", "/lib", "/lib64", "/bin", "/etc", str(outside)])) as other:
         process = other.spawn(["sh", "-c", SWAP.format("/tmp", outside)])
         for _ in range(100):
-            for call in (lambda: other.upload(source, "/tmp"), lambda: other.download("/tmp", tmp_path / "to"), lambda: other.read_file("/tmp/d/file"),
-                         lambda: other.write_file("/tmp/d/file", b"written"), lambda: other.remove("/tmp/d", recursive=True)):
+            for call in (
+                lambda: other.upload(source, "/tmp"),
+                lambda: other.download("/tmp", tmp_path / "to"),
+                lambda: other.read_file("/tmp/d/file"),
+                lambda: other.write_file("/tmp/d/file", b"written"),
+                lambda: other.remove("/tmp/d", recursive=True),
+            ):
                 try:
                     call()
                 except (NotFound, PathDenied, InvalidArgument, IOFailed):
@@ -326,9 +359,19 @@ def test_single_granted_file_is_written_in_place(tmp_path):
 
 
 def test_arguments_are_checked(box):
-    for call in (lambda: box.read_file("relative"), lambda: box.read_file(""), lambda: box.read_file("/a\0b"), lambda: box.read_file(3),
-                 lambda: box.write_file("/tmp/x", 3), lambda: box.write_file("/tmp/x", b"", mode=0o4755), lambda: box.read_file("/tmp/x", max_bytes=0),
-                 lambda: box.write_file("/", b""), lambda: box.remove("/", recursive=True), lambda: box.read_file("/" + "x/" * 3000), lambda: box.upload("", "/tmp/x")):
+    for call in (
+        lambda: box.read_file("relative"),
+        lambda: box.read_file(""),
+        lambda: box.read_file("/a\0b"),
+        lambda: box.read_file(3),
+        lambda: box.write_file("/tmp/x", 3),
+        lambda: box.write_file("/tmp/x", b"", mode=0o4755),
+        lambda: box.read_file("/tmp/x", max_bytes=0),
+        lambda: box.write_file("/", b""),
+        lambda: box.remove("/", recursive=True),
+        lambda: box.read_file("/" + "x/" * 3000),
+        lambda: box.upload("", "/tmp/x"),
+    ):
         with pytest.raises(InvalidArgument):
             call()
     with pytest.raises(NotFound):
@@ -372,12 +415,27 @@ def test_cp(cli, tmp_path):
         assert cli.json("cp", "--json", tmp_path / "source", f"{name}:/tmp/dst", env=env) == {"bytes": 4, "files": 1}
         run("cp", tmp_path / "source", f"{name}:/tmp/dst")
         assert run("cp", f"{name}:/tmp/dst", tmp_path).returncode == 0
-        assert (tmp_path / "dst" / "source" / "d" / "file").read_text() == (tmp_path / "dst" / "d" / "file").read_text() == "text"
+        assert (
+            (tmp_path / "dst" / "source" / "d" / "file").read_text()
+            == (tmp_path / "dst" / "d" / "file").read_text()
+            == "text"
+        )
         assert run("cp", f"{name}:/tmp/dst/.", tmp_path / "source").returncode == 0
         assert (tmp_path / "source" / "source" / "d" / "file").exists()
-        for wrong in ((f"{name}:/a", f"{name}:/b"), ("a", "b"), (f"{name}:relative", "b"), (f"{name}:/none", "b"), ("none", f"{name}:/tmp"), ("nobody:/a", "b")):
+        for wrong in (
+            (f"{name}:/a", f"{name}:/b"),
+            ("a", "b"),
+            (f"{name}:relative", "b"),
+            (f"{name}:/none", "b"),
+            ("none", f"{name}:/tmp"),
+            ("nobody:/a", "b"),
+        ):
             done = run("cp", *wrong, cwd=tmp_path)
-            assert done.returncode == 125 and done.stderr.startswith(b"rollbox cp: ") and done.stderr.count(b"\n") == 1, done
+            assert (
+                done.returncode == 125
+                and done.stderr.startswith(b"rollbox cp: ")
+                and done.stderr.count(b"\n") == 1
+            ), done
     finally:
         cli("engine", "stop", "--socket", socket)
         engine.communicate()

@@ -11,7 +11,8 @@ from protocol import SessionClient
 
 
 def test_retired_profile_ends_when_its_last_session_fails(engine, caller):
-    """After a commit the old profile ends with its last session, even if that is closed while its launcher is killed."""
+    """After a commit the old profile ends with its last session, even if that is closed while its
+    launcher is killed."""
     place = caller.directory() / "work"
     place.mkdir()
     os.chown(place, caller.uid, caller.uid)

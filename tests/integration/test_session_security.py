@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hostile guests in sessions: against init, out of a command's tree, against commands beside them, against the snapshots of their files."""
+"""Hostile guests in sessions: against init, out of a command's tree, against commands beside them,
+against the snapshots of their files."""
 
 import contextlib
 import os
@@ -36,7 +37,8 @@ def test_init_is_out_of_reach(box):
 
 
 def test_memory_in_sockets_counts():
-    """Data in sockets is memory without a limit of its own: a cgroup of version 1 does not count that of TCP, and without a cgroup none is counted."""
+    """Data in sockets is memory without a limit of its own: a cgroup of version 1 does not count
+    that of TCP, and without a cgroup none is counted."""
     code = """
 import signal, socket
 keep = [socket.create_server(("127.0.0.1", 0))]
@@ -59,11 +61,14 @@ signal.pause()
 
 def test_commands_get_three_descriptors(box):
     code = "import os; print(sorted(int(fd) for fd in os.listdir('/proc/self/fd')))"
-    assert box.exec(["python3", "-c", code], text=True).stdout == "[0, 1, 2, 3]\n", "3 is the directory that is being read"
+    assert box.exec(["python3", "-c", code], text=True).stdout == "[0, 1, 2, 3]\n", (
+        "3 is the directory that is being read"
+    )
 
 
 def test_killing_a_main_process_does_not_free_its_tree(box):
-    """A guest that sees the main process stop knows that a time-out is at work, and would become init's child if the main process died now."""
+    """A guest that sees the main process stop knows that a time-out is at work, and would become
+    init's child if the main process died now."""
     for _ in range(5):
         result = box.exec(["/tmp/neighbour", "leave"], timeout=0.3)
         assert result.outcome is Outcome.TIMEOUT and result.stdout == b"ready\n"
@@ -87,7 +92,8 @@ def test_no_process_hides_from_a_listing(box):
 
 
 def test_copies_while_somebody_moves_on(box):
-    """A stopped guest can continue by a timer that sends SIGCONT. The copy of its files is then not of one moment; it stays inside, ends, and a failure is attributed to the guest."""
+    """A stopped guest can continue by a timer that sends SIGCONT. The copy of its files is then not
+    of one moment; it stays inside, ends, and a failure is attributed to the guest."""
     start(box, "move")
     taken = []
     for _ in range(12):
@@ -98,11 +104,14 @@ def test_copies_while_somebody_moves_on(box):
     assert taken
     for snapshot in taken[-3:]:
         box.reset(snapshot)
-        assert box.exec("find /tmp/t /tmp/u -type f -size +0", text=True).stdout == "", "no file of the host's has come in through a link"
+        assert box.exec("find /tmp/t /tmp/u -type f -size +0", text=True).stdout == "", (
+            "no file of the host's has come in through a link"
+        )
 
 
 def test_guest_overlay_attributes_are_ignored(box):
-    """The first private files of a sandbox are no overlay, and the next ones' lower layer: what an overlay would read in them the guest can write there."""
+    """The first private files of a sandbox are no overlay, and the next ones' lower layer: what an
+    overlay would read in them the guest can write there."""
     assert box.exec(["/tmp/neighbour", "mark"], text=True).stdout == ""
     box.snapshot()
     box.reset()
@@ -130,7 +139,9 @@ def engines():
 
 
 def test_rewritten_snapshots_do_not_accumulate():
-    """Each diff takes a state. A guest that rewrites its files in between must not make the host keep all it ever wrote."""
+    """Each diff takes a state. A guest that rewrites its files in between must not make the host
+    keep all it ever wrote."""
+
     def descriptors():
         n = 0
         for pid in engines():
@@ -174,7 +185,8 @@ for i in range(1000):
 
 
 def test_writers_in_the_background_are_cut_off_in_their_own_sandbox(box):
-    """A process that writes after the end of its command costs the engine a descriptor. A sandbox with many such processes loses its first ones, and no other sandbox does."""
+    """A process that writes after the end of its command costs the engine a descriptor. A sandbox
+    with many such processes loses its first ones, and no other sandbox does."""
     writer = "(trap '' PIPE; until ! echo x 2>/dev/null; do sleep 0.02; done; touch /tmp/cut) & :"
     with Sandbox() as other:
         for each in (box, other):
@@ -182,7 +194,9 @@ def test_writers_in_the_background_are_cut_off_in_their_own_sandbox(box):
         for _ in range(150):
             box.exec("sleep 1000 & :", check=True)
         until(lambda: box.exists("/tmp/cut"))
-        assert not other.exists("/tmp/cut") and any("until" in command or "bash" in command for command in commands(other))
+        assert not other.exists("/tmp/cut") and any(
+            "until" in command or "bash" in command for command in commands(other)
+        )
 
 
 def test_background_flood_does_not_delay_other_runs(box):
@@ -193,17 +207,30 @@ def test_background_flood_does_not_delay_other_runs(box):
 
 
 def test_plugins_beside_the_tests():
-    """Python finds the entry points of what looks installed in the working directory; git reads the config of a common directory."""
+    """Python finds the entry points of what looks installed in the working directory; git reads the
+    config of a common directory."""
     with Sandbox() as box:
         box.exec("mkdir -p /tmp/repo/.git; cd /tmp/repo; echo base >.git/config", check=True)
         box.snapshot()
-        box.exec("cd /tmp/repo; mkdir evil-1.0.dist-info; echo '[pytest11]' >evil-1.0.dist-info/entry_points.txt; echo /tmp/evil >.git/commondir", check=True)
+        box.exec(
+            "cd /tmp/repo; mkdir evil-1.0.dist-info; echo '[pytest11]' >evil-1.0.dist-info/entry_points.txt; echo /tmp/evil >.git/commondir",
+            check=True,
+        )
         result = box.grade({}, "find /tmp/repo -type f", text=True)
         assert result.stdout == "/tmp/repo/.git/config\n"
         assert result.reset == ("/tmp/repo/.git/commondir", "/tmp/repo/evil-1.0.dist-info/entry_points.txt")
 
 
-@pytest.mark.parametrize("attack", ["chmod 0 /tmp", "chmod 0 /tmp/repo /tmp", "chmod 0 /tmp/repo/* /tmp/repo", "chmod 100 /tmp /tmp/repo", "mkdir -p /tmp/repo/d; chmod 0 /tmp/repo/d"])
+@pytest.mark.parametrize(
+    "attack",
+    [
+        "chmod 0 /tmp",
+        "chmod 0 /tmp/repo /tmp",
+        "chmod 0 /tmp/repo/* /tmp/repo",
+        "chmod 100 /tmp /tmp/repo",
+        "mkdir -p /tmp/repo/d; chmod 0 /tmp/repo/d",
+    ],
+)
 def test_grading_of_a_closed_session(attack):
     """A guest without a solution must not turn its verdict into an infrastructure error by closing directories."""
     with Sandbox(Policy(max_disk="64M")) as box:
@@ -225,8 +252,13 @@ def test_nothing_of_a_guest_belongs_to_root(tmp_path):
     for parent in (tmp_path, tmp_path.parent, tmp_path.parent.parent):
         os.chmod(parent, 0o755)
     with Sandbox(Policy(fs_shared=[str(shared)])) as box:
-        box.exec(f"touch {shared}/f; cp /bin/true {shared}/s; chmod 6755 {shared}/s; cp /bin/true /tmp/s; chmod 6755 /tmp/s; true")
+        box.exec(
+            f"touch {shared}/f; cp /bin/true {shared}/s; chmod 6755 {shared}/s; cp /bin/true /tmp/s; chmod 6755 /tmp/s; true"
+        )
         box.write_file(f"{shared}/g", b"", 0o755)
         box.download("/tmp/s", str(tmp_path / "s"))
-    assert {(path.stat().st_uid, path.stat().st_mode & 0o6000) for path in shared.iterdir()} <= {(1000, 0), (1000, 0o6000)}
+    assert {(path.stat().st_uid, path.stat().st_mode & 0o6000) for path in shared.iterdir()} <= {
+        (1000, 0),
+        (1000, 0o6000),
+    }
     assert (tmp_path / "s").stat().st_mode & 0o6000 == 0

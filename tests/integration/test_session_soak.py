@@ -61,10 +61,14 @@ def test_thousand_nested_snapshots_work():
 
 @pytest.mark.timeout_s(600)
 def test_episodes_leave_nothing():
-    """5,000 episodes of fork, work, reset and close in one engine: descriptors and memory end where they were after the first 500."""
+    """5,000 episodes of fork, work, reset and close in one engine: descriptors and memory end where
+    they were after the first 500."""
+
     def size(pid):
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-        return len(os.listdir(f"/proc/{pid}/fd")), next(int(line.split()[1]) for line in lines if line.startswith("VmRSS:"))
+        return len(os.listdir(f"/proc/{pid}/fd")), next(
+            int(line.split()[1]) for line in lines if line.startswith("VmRSS:")
+        )
 
     with Engine() as engine, Sandbox(Policy(max_disk="16M"), engine=engine) as box:
         box.exec("mkdir /tmp/d; for i in 1 2 3 4 5 6 7 8 9; do echo $i > /tmp/d/$i; done")

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sessions after limits, after the end of their init or engine, with long chains of snapshots, and with readers during commits."""
+"""Sessions after limits, after the end of their init or engine, with long chains of snapshots, and
+with readers during commits."""
 
 import os
 import signal
@@ -42,10 +43,22 @@ def test_limits_start_at_zero_in_a_reused_cgroup():
     with Engine() as engine:
         for _ in range(4):
             with Sandbox(Policy(max_memory="64M"), engine=engine) as box:
-                result = box.exec(["python3", "-I", "-S", "-c", "x = bytearray(b'1' * (24 << 20)); open('/tmp/f', 'wb').write(x); print('fits')"], text=True)
+                result = box.exec(
+                    [
+                        "python3",
+                        "-I",
+                        "-S",
+                        "-c",
+                        "x = bytearray(b'1' * (24 << 20)); open('/tmp/f', 'wb').write(x); print('fits')",
+                    ],
+                    text=True,
+                )
                 assert (result.outcome, result.stdout) == (Outcome.EXIT, "fits\n"), result
                 assert box.inspect()["memory_bytes"] > 24 << 20
-                assert box.exec(["python3", "-I", "-S", "-c", "x = bytearray(1 << 30)"]).outcome is Outcome.OUT_OF_MEMORY
+                assert (
+                    box.exec(["python3", "-I", "-S", "-c", "x = bytearray(1 << 30)"]).outcome
+                    is Outcome.OUT_OF_MEMORY
+                )
             with Sandbox(Policy(max_memory="64M"), engine=engine) as box:
                 assert shell(box, "echo begins").stdout == "begins\n"
                 assert box.inspect()["memory_bytes"] < 24 << 20
@@ -70,7 +83,10 @@ def test_layers_count_as_disk():
         assert result.exit_code != 0 and "space" in result.stderr
         kid = box.fork(1)[0]
         assert shell(kid, "head -c 12M /dev/zero > /tmp/b").exit_code != 0
-        assert shell(kid, "rm /tmp/a && rm /tmp/b && echo more > /tmp/c && cat /tmp/c").stdout == "more\n", "a full sandbox can delete"
+        assert (
+            shell(kid, "rm /tmp/a && rm /tmp/b && echo more > /tmp/c && cat /tmp/c").stdout
+            == "more\n"
+        ), "a full sandbox can delete"
         kid.close()
         box.reset(base)
         assert shell(box, "ls /tmp").stdout == "a\n"
@@ -120,7 +136,10 @@ def test_long_chain_has_the_same_files_as_a_short_one():
         shell(box, "mkdir /tmp/d; for i in $(seq 50); do echo $i > /tmp/d/$i; done")
         middle = None
         for i in range(60):
-            shell(box, f"echo {i} > /tmp/d/last; echo {i} > /tmp/n{i}; rm -f /tmp/n{i - 2} /tmp/d/{i}; mkdir -p /tmp/e{i % 7}; rm -rf /tmp/e{(i + 3) % 7}; ln -sf {i} /tmp/link")
+            shell(
+                box,
+                f"echo {i} > /tmp/d/last; echo {i} > /tmp/n{i}; rm -f /tmp/n{i - 2} /tmp/d/{i}; mkdir -p /tmp/e{i % 7}; rm -rf /tmp/e{(i + 3) % 7}; ln -sf {i} /tmp/link",
+            )
             snapshot = box.snapshot()
             middle = snapshot if i == 30 else middle
         state = "cd /tmp; ls . d e*; cat d/last; readlink link"
@@ -147,7 +166,9 @@ def test_second_name_leaves_the_first():
             box.snapshot(name)
         shell(box, "echo 2 > /tmp/f")
         box.snapshot("c")
-        assert box.diff("a", "b") == [] and [change.path for change in box.diff("b", "c")] == [change.path for change in box.diff("a", "c")] == ["/tmp/f"]
+        assert box.diff("a", "b") == [] and [change.path for change in box.diff("b", "c")] == [
+            change.path for change in box.diff("a", "c")
+        ] == ["/tmp/f"]
         for name in "acbac":
             box.reset(name)
             assert shell(box, "cat /tmp/f").stdout == ("2\n" if name == "c" else "1\n")
@@ -160,7 +181,8 @@ def test_second_name_leaves_the_first():
 
 
 def test_first_write_in_a_new_box_is_a_change():
-    """With many at once, an engine learns late that a box is ready: by then the command must not have written, or its files count as untouched."""
+    """With many at once, an engine learns late that a box is ready: by then the command must not
+    have written, or its files count as untouched."""
     lost = []
 
     def work():
@@ -209,7 +231,12 @@ def test_resume_leaves_guest_stopped_processes_stopped():
             return process.stdout.readline().decode().split()
 
         def states():
-            return [box.exec(["cat", f"/proc/{child}/stat"], text=True).stdout.rsplit(")", 1)[1].split()[0] for child in children]
+            return [
+                box.exec(["cat", f"/proc/{child}/stat"], text=True)
+                .stdout.rsplit(")", 1)[1]
+                .split()[0]
+                for child in children
+            ]
 
         for _ in range(5):
             children = told(b"stop\n")
@@ -225,7 +252,8 @@ def test_resume_leaves_guest_stopped_processes_stopped():
 
 
 def test_fork_index_is_in_the_environment():
-    """The index among the forks of one request. A request can set another value; the policy, which all share, cannot."""
+    """The index among the forks of one request. A request can set another value; the policy, which
+    all share, cannot."""
     told = ["sh", "-c", "echo ${CLONE_ID-none}"]
     with Sandbox(Policy(env={"CLONE_ID": "of all"})) as box:
         assert box.exec(told, text=True).stdout == "of all\n" and box.inspect()["clone_id"] is None
@@ -264,7 +292,9 @@ def test_snapshot_id_is_not_reused_after_a_drop():
         first = box.snapshot()
         box.drop(first)
         second = box.snapshot()
-        assert second.id != first.id and [(node.id, node.parent) for node in box.tree()][1:] == [(second.id, box.tree()[0].id)]
+        assert second.id != first.id and [(node.id, node.parent) for node in box.tree()][1:] == [
+            (second.id, box.tree()[0].id)
+        ]
         assert box.snapshot().id == second.id
         with box.fork(1, snapshot=second)[0] as kid:
             assert shell(kid, "cat /tmp/file").stdout == "1\n"
@@ -312,13 +342,25 @@ def test_commits_one_after_the_other(granted):
     with Sandbox(Policy(fs_writable=[str(granted)])) as box:
         shell(box, f"cd {granted}; echo 1 > a; rm b; echo n > sub/n")
         box.commit()
-        assert (granted / "a").read_text() == "1\n" and not (granted / "b").exists() and (granted / "sub" / "n").read_text() == "n\n"
-        assert shell(box, f"cd {granted}; cat a sub/c sub/n").stdout == "1\nc\nn\n", "the sandbox still sees what did not change"
+        assert (
+            (granted / "a").read_text() == "1\n"
+            and not (granted / "b").exists()
+            and (granted / "sub" / "n").read_text() == "n\n"
+        )
+        assert shell(box, f"cd {granted}; cat a sub/c sub/n").stdout == "1\nc\nn\n", (
+            "the sandbox still sees what did not change"
+        )
         shell(box, f"cd {granted}; echo 2 > a; echo c2 > sub/c; rm sub/n")
         box.commit()
-        assert (granted / "a").read_text() == "2\n" and (granted / "sub" / "c").read_text() == "c2\n" and not (granted / "sub" / "n").exists()
+        assert (
+            (granted / "a").read_text() == "2\n"
+            and (granted / "sub" / "c").read_text() == "c2\n"
+            and not (granted / "sub" / "n").exists()
+        )
         with Sandbox(Policy(fs_writable=[str(granted)])) as other:
-            assert shell(other, f"cd {granted}; cat a sub/c; ls").stdout == "2\nc2\na\nsub\n", "a later sandbox sees the published version"
+            assert shell(other, f"cd {granted}; cat a sub/c; ls").stdout == "2\nc2\na\nsub\n", (
+                "a later sandbox sees the published version"
+            )
     until(lambda: sorted(os.listdir(granted.parent)) == ["work"])
 
 
@@ -384,17 +426,23 @@ def test_another_directory_in_its_place_is_a_conflict(granted, commits):
 
 @pytest.mark.parametrize("granted_as", ["fs_readable", "fs_writable"])
 def test_another_directory_while_the_template_is_built(granted, tmp_path, monkeypatch, granted_as):
-    """It exists only at the moment at which a launcher starts. Boxes of that launcher still see it, no others do, and a commit does not write to it."""
+    """It exists only at the moment at which a launcher starts. Boxes of that launcher still see it,
+    no others do, and a commit does not write to it."""
     other, armed, init = tmp_path / "other", tmp_path / "armed", tmp_path / "init"
     other.mkdir(mode=0o755)
     (other / "a").write_text("of another\n")
-    # By the first that is started for a policy (one that is started ahead of need is not "late"); and at once: a path that is gone for a moment is an error.
+    # By the first that is started for a policy (one that is started ahead of need is not "late");
+    # and at once: a path that is gone for a moment is an error.
     exchange = f"import ctypes; raise SystemExit(ctypes.CDLL(None).renameat2(-100, b'{granted}', -100, b'{other}', 2))"
-    init.write_text(f"#!/bin/sh\n[ $2 = late ] && rm {armed} 2> /dev/null && {sys.executable} -I -c \"{exchange}\"\nexec {BUILD}/rollbox-init \"$@\"\n")
+    init.write_text(
+        f"#!/bin/sh\n[ $2 = late ] && rm {armed} 2> /dev/null && {sys.executable} -I -c \"{exchange}\"\nexec {BUILD}/rollbox-init \"$@\"\n"
+    )
     init.chmod(0o755)
     monkeypatch.setenv("ROLLBOX_INIT", str(init))
     system = [] if granted_as == "fs_writable" else ["/usr", "/lib", "/lib64", "/bin", "/etc"]
-    policy = Policy(**{granted_as: [*system, str(granted)]}, random_seed=1)     # with which no launcher is started ahead of need
+    policy = Policy(
+        **{granted_as: [*system, str(granted)]}, random_seed=1
+    )  # with which no launcher is started ahead of need
     with Shared(str(tmp_path / "socket")) as shared:
         armed.touch()
         with Sandbox(policy, engine=shared.engine) as box:
@@ -411,7 +459,8 @@ def test_another_directory_while_the_template_is_built(granted, tmp_path, monkey
 
 
 def test_another_directory_behind_a_link_is_a_conflict(granted):
-    """The policy names a link: what counts is the directory it leads to when the sandbox begins. A link that leads elsewhere later changes nothing for it."""
+    """The policy names a link: what counts is the directory it leads to when the sandbox begins. A
+    link that leads elsewhere later changes nothing for it."""
     link, other = granted.with_name("link"), granted.with_name("other")
     link.symlink_to(granted.parent)
     other.mkdir()
@@ -439,7 +488,8 @@ def test_another_directory_behind_a_link_is_a_conflict(granted):
 
 
 def test_sandboxes_commit_to_one_directory_by_turns(granted):
-    """For the kernel, the published directory is another one. For the other sandboxes, including those that began in between, it replaces the earlier one."""
+    """For the kernel, the published directory is another one. For the other sandboxes, including
+    those that began in between, it replaces the earlier one."""
     policy = Policy(fs_writable=[str(granted)])
     with Sandbox(policy) as one, Sandbox(policy) as two:
         for i, box in enumerate((one, two, one, two)):
@@ -476,7 +526,12 @@ def test_killed_owner_ends_its_sandboxes(tmp_path):
     with subprocess.Popen([BUILD / "rollbox-engine", "--socket", socket], stdin=subprocess.DEVNULL) as engine:
         try:
             until(lambda: serves(socket))
-            with subprocess.Popen([sys.executable, "-c", OWNER, str(socket)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as owner:
+            with subprocess.Popen(
+                [sys.executable, "-c", OWNER, str(socket)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            ) as owner:
                 family = pidfds([int(owner.stdout.readline())])
                 owner.kill()
             wait_gone(family)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shells of a session: state that is kept, output and status that are each command's own, and what would confuse a shell that is driven by markers.
+"""Shells of a session: state that is kept, output and status that are each command's own, and what
+would confuse a shell that is driven by markers.
 
 Each test is run with bash and with the POSIX sh of the system.
 """
@@ -52,7 +53,10 @@ def test_two_hundred_commands(shell):
 
 
 def test_heredocs_quotes_and_lines(shell):
-    assert out(shell, "x=5\ncat <<EOF\nhello $x 'q' \"d\" \\\\\nEOF\ncat <<'EOF'\n$x\nEOF") == b"hello 5 'q' \"d\" \\\n$x\n"
+    assert (
+        out(shell, "x=5\ncat <<EOF\nhello $x 'q' \"d\" \\\\\nEOF\ncat <<'EOF'\n$x\nEOF")
+        == b"hello 5 'q' \"d\" \\\n$x\n"
+    )
     assert out(shell, "printf '%s\\n' 'it'\\''s' \"a\nb\"; echo \\\n continued") == b"it's\na\nb\ncontinued\n"
     assert out(shell, "if true; then\n  echo yes\nfi\n\n\n") == b"yes\n"
     assert out(shell, b"printf '%s' '\xff\xfe'") == b"\xff\xfe"
@@ -86,7 +90,10 @@ def test_unread_and_wanted_input(shell):
     assert shell.run("read -p 'Continue? ' answer; echo $answer").outcome is Outcome.EXIT
 
 
-@pytest.mark.parametrize("broken", ["if then", "echo 'unclosed", "cat <<", "fi", ")", "for", "case x", "a() {", "$(", "echo \"$("])
+@pytest.mark.parametrize(
+    "broken",
+    ["if then", "echo 'unclosed", "cat <<", "fi", ")", "for", "case x", "a() {", "$(", "echo \"$("],
+)
 def test_syntax_errors_end_the_command_alone(shell, broken):
     shell.run("kept=1")
     result = shell.run(broken)
@@ -125,7 +132,12 @@ def test_set_e_u_x(shell):
     result = shell.run("false; echo never")
     assert (result.exit_code, result.stdout, result.ended) == (1, b"", True)
     result = shell.run("set -x; echo traced; set +x")
-    assert result.restarted and result.stdout == b"traced\n" and b"echo traced" in result.stderr and b"printf" not in result.stderr
+    assert (
+        result.restarted
+        and result.stdout == b"traced\n"
+        and b"echo traced" in result.stderr
+        and b"printf" not in result.stderr
+    )
     result = shell.run("set -u; echo $nothing_of_that_name")
     assert result.exit_code and b"nothing_of_that_name" in result.stderr
     assert shell.run("echo again").stdout == b"again\n"
@@ -212,7 +224,11 @@ def test_debug_trap_does_not_print_for_the_wrapper(box, shell):
         return          # other shells have no such trap
     assert streams(shell, "trap 'echo \"[$BASH_COMMAND]\"' DEBUG") == (b"", b"")
     lines = streams(shell, "echo one")[0].splitlines()
-    assert lines[0].startswith(b"[\\builtin eval ") and lines[-2:] == [b"[echo one]", b"one"] and b"printf" not in b"".join(lines)
+    assert (
+        lines[0].startswith(b"[\\builtin eval ")
+        and lines[-2:] == [b"[echo one]", b"one"]
+        and b"printf" not in b"".join(lines)
+    )
 
 
 def test_traps_aliases_and_ifs(shell):
@@ -247,12 +263,25 @@ def test_background_job_with_open_streams_delays_nothing(shell):
     assert out(shell, "kill $!") == b""
 
 
-@pytest.mark.parametrize("busy", ["sleep 86388", "while :; do :; done", "while :; do sleep 1; done", "sleep 86387; sleep 86386",
-                                  "sh -c 'sleep 86385 & wait'"])
+@pytest.mark.parametrize(
+    "busy",
+    [
+        "sleep 86388",
+        "while :; do :; done",
+        "while :; do sleep 1; done",
+        "sleep 86387; sleep 86386",
+        "sh -c 'sleep 86385 & wait'",
+    ],
+)
 def test_timeout_keeps_the_shell(shell, busy):
     shell.run("kept=1; cd /usr")
     result = shell.run(f"echo begun; {busy}", timeout=2)
-    assert result.outcome is Outcome.TIMEOUT and result.exit_code is None and result.stdout.startswith(b"begun\n") and not result.ended
+    assert (
+        result.outcome is Outcome.TIMEOUT
+        and result.exit_code is None
+        and result.stdout.startswith(b"begun\n")
+        and not result.ended
+    )
     assert out(shell, "echo $kept; pwd") == b"1\n/usr\n"
 
 
@@ -272,7 +301,12 @@ def test_shell_ignoring_interrupts_is_ended_by_the_timeout(shell):
 def test_output_limit(shell):
     shell.run("kept=1")
     result = shell.run("while :; do echo yyyyyyyyyyyyyyyyyyy; done", max_output=1000, timeout=60)
-    assert result.outcome is Outcome.OUTPUT_LIMIT and result.stdout_truncated and len(result.stdout) == 1000 and not result.stderr_truncated
+    assert (
+        result.outcome is Outcome.OUTPUT_LIMIT
+        and result.stdout_truncated
+        and len(result.stdout) == 1000
+        and not result.stderr_truncated
+    )
     assert out(shell, "echo $kept") == b"1\n"
     assert shell.run("printf 12345", max_output=5).ok
 
@@ -333,7 +367,10 @@ def test_two_shells_and_the_session_see_the_same_files(box):
 
 def test_two_threads_take_turns(shell):
     results = []
-    threads = [threading.Thread(target=lambda i=i: results.append((i, shell.run(f"echo {i}").stdout))) for i in range(20)]
+    threads = [
+        threading.Thread(target=lambda i=i: results.append((i, shell.run(f"echo {i}").stdout)))
+        for i in range(20)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:

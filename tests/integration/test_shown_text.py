@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Text that guests choose reaches a terminal as text: no control character, no character that changes the order of what stands beside it, and no byte that is not UTF-8 is printed as it is."""
+"""Text that guests choose reaches a terminal as text: no control character, no character that
+changes the order of what stands beside it, and no byte that is not UTF-8 is printed as it is."""
 
 import json
 import traceback
@@ -21,8 +22,16 @@ NO_JSON = frozenset()
 
 def is_harmless(data):
     """Whether rollbox's own output has no control character except line feeds."""
-    text = data.decode()        # UTF-8
-    return not [c for c in text if (unicodedata.category(c) == "Cc" and c != "\n") or unicodedata.bidirectional(c) in ("RLO", "LRO", "RLE", "LRE", "PDF", "RLI", "LRI", "FSI", "PDI", "B") and c != "\n" or c in "\u200f\u061c\u2028"]
+    text = data.decode()  # UTF-8
+    return not [
+        c
+        for c in text
+        if (unicodedata.category(c) == "Cc" and c != "\n")
+        or unicodedata.bidirectional(c)
+        in ("RLO", "LRO", "RLE", "LRE", "PDF", "RLI", "LRI", "FSI", "PDI", "B")
+        and c != "\n"
+        or c in "\u200f\u061c\u2028"
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +45,16 @@ def test_names_in_what_commands_print(shared):
     """Names of files and processes in differences, lists, snapshots' names and errors, as text and as JSON."""
     name = shared.ok("create")
     shared.ok("exec", name, "--", "python3", "-c", MAKE)
-    shared.ok("exec", "-d", name, "--", "python3", "-c", "import os, sys; os.execv('/bin/sleep', ['sleep' + sys.argv[1], '1000'])", HOSTILE)
+    shared.ok(
+        "exec",
+        "-d",
+        name,
+        "--",
+        "python3",
+        "-c",
+        "import os, sys; os.execv('/bin/sleep', ['sleep' + sys.argv[1], '1000'])",
+        HOSTILE,
+    )
     seen = 0
     for command in (["diff", name], ["diff", "--text", name], ["ps", name], ["inspect", name], ["tree", name], ["ps"]):
         for more in ([], ["--json"]):
@@ -46,8 +64,14 @@ def test_names_in_what_commands_print(shared):
             assert is_harmless(done.stdout) and is_harmless(done.stderr), done
             seen += b"gpj" in done.stdout
     assert seen >= 4
-    for arguments in (["cp", name + ":/tmp/none" + HOSTILE.decode(errors="surrogateescape"), "/tmp/"], ["exec", name, "--", b"/none" + HOSTILE], ["run", "--", b"/none" + HOSTILE],
-                      ["exec", "--cwd", b"/none" + HOSTILE, name, "true"], ["kill", b"none" + HOSTILE], ["inspect", b"none" + HOSTILE]):
+    for arguments in (
+        ["cp", name + ":/tmp/none" + HOSTILE.decode(errors="surrogateescape"), "/tmp/"],
+        ["exec", name, "--", b"/none" + HOSTILE],
+        ["run", "--", b"/none" + HOSTILE],
+        ["exec", "--cwd", b"/none" + HOSTILE, name, "true"],
+        ["kill", b"none" + HOSTILE],
+        ["inspect", b"none" + HOSTILE],
+    ):
         done = shared(*arguments)
         assert done.returncode and b"gpj" in done.stderr and is_harmless(done.stderr), done
     shared.ok("rm", name)
@@ -72,7 +96,12 @@ LETTERS = "\u202egpj.exe\u009b31m\u2066\x7f\u2028"
 
 def test_names_in_errors_of_the_package():
     """Exceptions whose text Python made, not the engine."""
-    for error in (NotFound(f"there is no {LETTERS}", stage="files"), WorkFailed(LETTERS, LETTERS, LETTERS), RunFailed(result_of(stderr=LETTERS.encode())), RunFailed(result_of(stderr=LETTERS))):
+    for error in (
+        NotFound(f"there is no {LETTERS}", stage="files"),
+        WorkFailed(LETTERS, LETTERS, LETTERS),
+        RunFailed(result_of(stderr=LETTERS.encode())),
+        RunFailed(result_of(stderr=LETTERS)),
+    ):
         assert "gpj" in str(error) and is_harmless(str(error).encode()), repr(error)
         assert is_harmless("".join(traceback.format_exception_only(type(error), error)).encode())
     assert "gpj" in repr(result_of(stderr=LETTERS)) and is_harmless(repr(result_of(stderr=LETTERS)).encode())
@@ -82,7 +111,18 @@ def result_of(stderr):
     return Result(outcome=Outcome.EXIT, exit_code=1, signal=None, stdout=stderr, stderr=stderr)
 
 
-@pytest.mark.parametrize("policy", [{LETTERS: 1}, {"env": {LETTERS: 1}}, {"net": LETTERS}, {"fs_readable": [LETTERS]}, {"max_memory": LETTERS}, {"cwd": LETTERS}, {"random_seed": LETTERS}])
+@pytest.mark.parametrize(
+    "policy",
+    [
+        {LETTERS: 1},
+        {"env": {LETTERS: 1}},
+        {"net": LETTERS},
+        {"fs_readable": [LETTERS]},
+        {"max_memory": LETTERS},
+        {"cwd": LETTERS},
+        {"random_seed": LETTERS},
+    ],
+)
 def test_policies_of_others(caller, policy):
     """A policy may come with a task. Error texts have its keys and values."""
     directory = caller.directory()
@@ -91,7 +131,12 @@ def test_policies_of_others(caller, policy):
     path.chmod(0o644)
     for command in (["policy", "check", path], ["policy", "plan", path], ["run", "--policy", path, "--", "true"]):
         done = caller.rollbox(*command)
-        assert done.returncode and b"gpj" in done.stdout + done.stderr and is_harmless(done.stdout) and is_harmless(done.stderr), done
+        assert (
+            done.returncode
+            and b"gpj" in done.stdout + done.stderr
+            and is_harmless(done.stdout)
+            and is_harmless(done.stderr)
+        ), done
     with pytest.raises((PolicyInvalid, RollboxError)) as caught:
         Sandbox(Policy.from_json(path.read_text())).run(["true"])
     assert is_harmless(str(caught.value).encode())

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """SIGTERM ends an engine, and a client of one, also while other processes are stopped.
 
-The model: processes are stopped by SIGSTOP from outside, so that they answer nothing; then one is sent SIGTERM and waited for. Each caller.
+The model: processes are stopped by SIGSTOP from outside, so that they answer nothing; then one is
+sent SIGTERM and waited for. Each caller.
 """
 
 import contextlib
@@ -41,7 +42,14 @@ def started(engine, *arguments, **options):
 @pytest.mark.parametrize("command", [["exec", "box"], ["run", "--engine", "SOCKET"]])
 def test_client_of_a_stopped_engine_ends_on_sigterm(engine, command):
     engine.ok("create", "--name", "box")
-    process = started(engine, *(str(engine.path) if word == "SOCKET" else word for word in command), "--", "sh", "-c", "echo up; exec sleep 1000")
+    process = started(
+        engine,
+        *(str(engine.path) if word == "SOCKET" else word for word in command),
+        "--",
+        "sh",
+        "-c",
+        "echo up; exec sleep 1000",
+    )
     assert process.stdout.readline() == b"up\n"
     os.kill(engine.pid, signal.SIGSTOP)
     ended(process)

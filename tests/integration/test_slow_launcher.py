@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A launcher that is slow to say what it has made: the sandbox runs already, and the engine does not know its init yet.
 
-The model: the launcher is traced, and held right after the clone; its child continues at once, and the launcher when the test says so. That is what a loaded machine does by itself, now and then.
+The model: the launcher is traced, and held right after the clone; its child continues at once, and
+the launcher when the test says so. That is what a loaded machine does by itself, now and then.
 """
 
 import asyncio
@@ -20,7 +21,11 @@ WALL = 0x40000000
 
 
 def is_first_of_a_namespace(pid):
-    pids = next(line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("NSpid:")).split()[1:]
+    pids = next(
+        line
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines()
+        if line.startswith("NSpid:")
+    ).split()[1:]
     return len(pids) > 1 and pids[-1] == "1"
 
 
@@ -31,7 +36,9 @@ class Held:
         self.pid, self.child, self.go, self.problem = pid, 0, threading.Event(), None
         self.libc = ctypes.CDLL(None, use_errno=True)
         self.libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
-        self.thread = threading.Thread(target=self.trace, daemon=True)       # a tracer is a thread, and this one makes all requests
+        self.thread = threading.Thread(
+            target=self.trace, daemon=True
+        )  # a tracer is a thread, and this one makes all requests
         self.ready = threading.Event()
 
     def ptrace(self, request, pid, data=None):

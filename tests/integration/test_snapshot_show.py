@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The content of a snapshot, and whether it is sound: rollbox snapshot show and verify.
 
-The model: a sandbox with a small tree of processes, whose every number the test knows, is shown awake and hibernated; then what its processes need is
+The model: a sandbox with a small tree of processes, whose every number the test knows, is shown
+awake and hibernated; then what its processes need is
 taken away (a program on the host, bytes in the store), and verify names it and changes nothing. Run as each caller.
 """
 
@@ -62,7 +63,12 @@ def test_show_lists_files_and_processes(shared, box):
     text = shared.ok("snapshot", "show", box)
     assert f"{top['pid']} sh" in text and "|-- " in text and "`-- " in text and "A /tmp/held" in text and id in text
     beginning = shown(shared, box, "s0")
-    assert (beginning["processes"], beginning["commands"], beginning["changes"], beginning["parent"]) == ([], [], [], None)
+    assert (
+        beginning["processes"],
+        beginning["commands"],
+        beginning["changes"],
+        beginning["parent"],
+    ) == ([], [], [], None)
 
 
 def test_show_lists_added_files(shared, box):
@@ -101,8 +107,17 @@ def test_verify_passes_for_a_sound_snapshot(shared, box):
     assert outcome(report) == {"restoring": True, "tables": True, "kernel": True, "layers": True}
     assert names(report) == ["cat", "sh", "sleep"]
     after = shared.json("tree", "--json", box)["snapshots"], shared.json("ps", "--json")["sandboxes"]
-    strip = lambda rows: [{key: value for key, value in row.items() if key not in ("idle_s", "kind", "age_s", "cpu_ms", "memory_bytes", "peak_memory_bytes")} for row in rows]
-    assert [strip(rows) for rows in before] == [strip(rows) for rows in after], "a trial leaves nothing behind, but that it is warm"
+    strip = lambda rows: [
+        {
+            key: value
+            for key, value in row.items()
+            if key not in ("idle_s", "kind", "age_s", "cpu_ms", "memory_bytes", "peak_memory_bytes")
+        }
+        for row in rows
+    ]
+    assert [strip(rows) for rows in before] == [strip(rows) for rows in after], (
+        "a trial leaves nothing behind, but that it is warm"
+    )
     assert outcome(verified(shared, box, "s0")) == {"layers": True}
     assert "ok        restoring" in shared.ok("snapshot", "verify", box)
 
@@ -111,7 +126,13 @@ def test_verify_trial_does_not_resume_processes(shared):
     """Resumed processes would write through to the host; nothing is written."""
     through = shared.who.directory()
     with shared.box("--shared", through) as name:
-        started(shared, name, *shell(f"echo up; while sleep 0.01; do [ ! -e /tmp/held ] || echo went-on >> {through}/log; done"))
+        started(
+            shared,
+            name,
+            *shell(
+                f"echo up; while sleep 0.01; do [ ! -e /tmp/held ] || echo went-on >> {through}/log; done"
+            ),
+        )
         shared.ok("exec", name, "touch", "/tmp/held")
         until((through / "log").exists)
         shared.ok("snapshot", name)
@@ -145,7 +166,12 @@ def test_verify_names_a_changed_program(own):
         assert verified(own, name)["sound"]
         replace()
         report = verified(own, name)
-        assert not report["sound"] and outcome(report)["mapped files"] is False and outcome(report)["digests"] and outcome(report)["restoring"] is None
+        assert (
+            not report["sound"]
+            and outcome(report)["mapped files"] is False
+            and outcome(report)["digests"]
+            and outcome(report)["restoring"] is None
+        )
         assert str(program) in why(report, "mapped files")
         assert own.json("inspect", name)["state"] == "asleep"
         os.unlink(program)
@@ -176,7 +202,14 @@ def test_show_reads_hibernated_sessions_in_the_store(own):
         assert names(shown(own, name)) == ["cat", "sh", "sleep"]
         report = verified(own, name)
         assert report["sound"] and outcome(report) == {
-            "writable places": True, "kernel and processor": True, "restoring": None, "digests": True, "tables": True, "kernel": True, "mapped files": True}
+            "writable places": True,
+            "kernel and processor": True,
+            "restoring": None,
+            "digests": True,
+            "tables": True,
+            "kernel": True,
+            "mapped files": True,
+        }
         assert own("snapshot", "show", name, "nope").returncode == 125
         assert own.json("inspect", name)["state"] == "asleep", "none of this wakes it"
         own.ok("wake", name)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The store by itself: what a kill at any point leaves, what damage does, what gc may remove; and rollbox-store's jobs on layers: diff, commit, export, import."""
+"""The store by itself: what a kill at any point leaves, what damage does, what gc may remove; and
+rollbox-store's jobs on layers: diff, commit, export, import."""
 
 import base64
 import fcntl
@@ -28,10 +29,13 @@ FAULTS = faults()
 
 
 def of(*commands):
-    return pytest.mark.parametrize("fault", [row for row in FAULTS if row["command"] in commands], ids=lambda row: row["name"])
+    return pytest.mark.parametrize(
+        "fault", [row for row in FAULTS if row["command"] in commands], ids=lambda row: row["name"]
+    )
 
 
-# ---- the store ----------------------------------------------------------------------------------------------------------
+# ---- the store
+# ----------------------------------------------------------------------------------------------------------
 
 
 def test_path(caller):  # noqa: F811
@@ -82,7 +86,14 @@ def test_gc_keeps_used_data(store):  # noqa: F811
     with open(store.path / "layers" / layer_id / "meta.json", "rb") as meta:
         fcntl.flock(meta, fcntl.LOCK_SH)
         store.json("image", "rm", "a")
-        assert store.json("store", "gc") == {"removed_layers": 0, "freed_bytes": 0, "in_use": 1, "removed_work": 0, "removed_asleep": 0, "removed_boxes": 0}
+        assert store.json("store", "gc") == {
+            "removed_layers": 0,
+            "freed_bytes": 0,
+            "in_use": 1,
+            "removed_work": 0,
+            "removed_asleep": 0,
+            "removed_boxes": 0,
+        }
     assert store.json("store", "gc")["removed_layers"] == 1
 
 
@@ -155,7 +166,15 @@ def test_imports_at_once(store):  # noqa: F811
     store.bring("first", MORE)
     env = store.caller.environment(ROLLBOX_STORE=str(store.path))
     path = store.archive(oci_blobs([BASE, MORE, layer(entry("large", os.urandom(1 << 20)))]))
-    running = [store.caller.popen([binaries() / "rollbox", "image", "import", "--name", name, path], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE) for name in ("a", "b")]
+    running = [
+        store.caller.popen(
+            [binaries() / "rollbox", "image", "import", "--name", name, path],
+            env=env,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        for name in ("a", "b")
+    ]
     while any(process.poll() is None for process in running):
         store.json("store", "gc")
     for process in running:
@@ -165,12 +184,16 @@ def test_imports_at_once(store):  # noqa: F811
     store.clean()
 
 
-# ---- fault points -------------------------------------------------------------------------------------------------------
+# ---- fault points
+# -------------------------------------------------------------------------------------------------------
 
 
 def state(store):  # noqa: F811
     """The images and what is in them."""
-    return {row["name"]: {name: what[:3] for name, what in store.merged(row["name"]).items()} for row in store.json("image", "ls")["images"]}
+    return {
+        row["name"]: {name: what[:3] for name, what in store.merged(row["name"]).items()}
+        for row in store.json("image", "ls")["images"]
+    }
 
 
 def settle(store):  # noqa: F811
@@ -214,11 +237,13 @@ def test_killed_while_keeping_order(store, fault):  # noqa: F811
     assert "a" in state(store)
 
 
-# ---- jobs on layers -----------------------------------------------------------------------------------------------------
+# ---- jobs on layers
+# -----------------------------------------------------------------------------------------------------
 
 
 class Layers:
-    """Trees by path: {"name": bytes (a file) | None (a directory) | ("link", target) | "gone" | ("opaque",) | ("mode", bytes, mode)}."""
+    """Trees by path: {"name": bytes (a file) | None (a directory) | ("link", target) | "gone" |
+    ("opaque",) | ("mode", bytes, mode)}."""
 
     def __init__(self, caller):  # noqa: F811
         self.caller = caller
@@ -265,10 +290,25 @@ class Layers:
         """Runs rollbox-store on layers; the answer, or the error."""
         fds = [os.open(path, os.O_RDONLY | os.O_DIRECTORY) for path in (*lower, *upper)]
         try:
-            places = places or [{"part": "p0", "path": "/place", "base": str(base) if base else None, "kind": "directory"}]
+            places = places or [
+                {
+                    "part": "p0",
+                    "path": "/place",
+                    "base": str(base) if base else None,
+                    "kind": "directory",
+                }
+            ]
             job = {"places": places, "lower": fds[:len(lower)], "upper": fds[len(lower):], **more}
             program = binaries() / "rollbox-store"
-            done = self.caller.call(program, command, "--json", *arguments, input=json.dumps(job).encode(), pass_fds=fds, env=self.caller.environment(**(env or {})))
+            done = self.caller.call(
+                program,
+                command,
+                "--json",
+                *arguments,
+                input=json.dumps(job).encode(),
+                pass_fds=fds,
+                env=self.caller.environment(**(env or {})),
+            )
         finally:
             for fd in fds:
                 os.close(fd)
@@ -290,7 +330,13 @@ class Layers:
             for name in directories + files:
                 full = os.path.join(directory, name)
                 below = os.path.relpath(full, path)
-                found[below] = ("link", os.readlink(full)) if os.path.islink(full) else Path(full).read_bytes() if os.path.isfile(full) else None
+                found[below] = (
+                    ("link", os.readlink(full))
+                    if os.path.islink(full)
+                    else Path(full).read_bytes()
+                    if os.path.isfile(full)
+                    else None
+                )
         return found
 
 
@@ -306,18 +352,67 @@ def layers(caller):  # noqa: F811
     open_up(made.home)
 
 
-HOST = {"kept": b"kept", "changed": b"old", "gone": b"gone", "touched": b"same", "dir/a": b"a", "dir/b": b"b", "hidden/x": b"x", "hidden/sub/y": b"y", "link": ("link", "kept"), "was-dir/in": b"in"}
-CHANGES = {"changed": b"newer", "gone": "gone", "touched": b"same", "dir/c": b"c", "dir/a": "gone", "hidden": ("opaque",), "hidden/new": b"new", "link": ("link", "changed"), "was-dir": b"file"}
-CHANGED = {"kept": b"kept", "changed": b"newer", "touched": b"same", "dir": None, "dir/b": b"b", "dir/c": b"c", "hidden": None, "hidden/new": b"new", "link": ("link", "changed"), "was-dir": b"file"}
-LISTED = ["M /place/changed", "D /place/dir/a", "A /place/dir/c", "D /place/gone", "A /place/hidden/new", "D /place/hidden/sub", "D /place/hidden/sub/y", "D /place/hidden/x", "M /place/link",
-          "M /place/was-dir", "D /place/was-dir/in"]
+HOST = {
+    "kept": b"kept",
+    "changed": b"old",
+    "gone": b"gone",
+    "touched": b"same",
+    "dir/a": b"a",
+    "dir/b": b"b",
+    "hidden/x": b"x",
+    "hidden/sub/y": b"y",
+    "link": ("link", "kept"),
+    "was-dir/in": b"in",
+}
+CHANGES = {
+    "changed": b"newer",
+    "gone": "gone",
+    "touched": b"same",
+    "dir/c": b"c",
+    "dir/a": "gone",
+    "hidden": ("opaque",),
+    "hidden/new": b"new",
+    "link": ("link", "changed"),
+    "was-dir": b"file",
+}
+CHANGED = {
+    "kept": b"kept",
+    "changed": b"newer",
+    "touched": b"same",
+    "dir": None,
+    "dir/b": b"b",
+    "dir/c": b"c",
+    "hidden": None,
+    "hidden/new": b"new",
+    "link": ("link", "changed"),
+    "was-dir": b"file",
+}
+LISTED = [
+    "M /place/changed",
+    "D /place/dir/a",
+    "A /place/dir/c",
+    "D /place/gone",
+    "A /place/hidden/new",
+    "D /place/hidden/sub",
+    "D /place/hidden/sub/y",
+    "D /place/hidden/x",
+    "M /place/link",
+    "M /place/was-dir",
+    "D /place/was-dir/in",
+]
 
 
 def test_diff(layers):
     base, upper = layers.tree("base", HOST), layers.layer("upper", CHANGES)
     found = layers.diff(base=base, upper=[upper])
     assert [f"{row['change']} {path}" for path, row in found.items()] == LISTED
-    assert found["/place/changed"] == {"path": "/place/changed", "change": "M", "type": "file", "size": 5, "old_size": 3}
+    assert found["/place/changed"] == {
+        "path": "/place/changed",
+        "change": "M",
+        "type": "file",
+        "size": 5,
+        "old_size": 3,
+    }
     assert found["/place/was-dir"]["old_type"] == "directory" and found["/place/gone"]["old_size"] == 4
     assert layers.changes(base=base) == []
 
@@ -325,20 +420,73 @@ def test_diff(layers):
 def test_diff_between_layers(layers):
     """The changes of the later layers to the earlier ones, over any base."""
     base = layers.tree("base", HOST)
-    first, second = layers.layer("first", CHANGES), layers.layer("second", {"changed": b"old", "gone": b"back", "dir/c": "gone", "hidden": "gone", "new/deep/file": b"1"})
-    assert layers.changes(base=base, lower=[first], upper=[second]) == ["M /place/changed", "D /place/dir/c", "A /place/gone", "D /place/hidden", "D /place/hidden/new", "A /place/new", "A /place/new/deep",
-                                                                       "A /place/new/deep/file"]
+    first, second = (
+        layers.layer("first", CHANGES),
+        layers.layer(
+            "second",
+            {
+                "changed": b"old",
+                "gone": b"back",
+                "dir/c": "gone",
+                "hidden": "gone",
+                "new/deep/file": b"1",
+            },
+        ),
+    )
+    assert layers.changes(base=base, lower=[first], upper=[second]) == [
+        "M /place/changed",
+        "D /place/dir/c",
+        "A /place/gone",
+        "D /place/hidden",
+        "D /place/hidden/new",
+        "A /place/new",
+        "A /place/new/deep",
+        "A /place/new/deep/file",
+    ]
     # Both together, over the base: what went back to what it was is no change.
     assert "M /place/changed" not in layers.changes(base=base, upper=[first, second])
-    assert layers.changes(upper=[first]) == ["A /place/changed", "A /place/dir", "A /place/dir/c", "A /place/hidden", "A /place/hidden/new", "A /place/link", "A /place/touched", "A /place/was-dir"]
+    assert layers.changes(upper=[first]) == [
+        "A /place/changed",
+        "A /place/dir",
+        "A /place/dir/c",
+        "A /place/hidden",
+        "A /place/hidden/new",
+        "A /place/link",
+        "A /place/touched",
+        "A /place/was-dir",
+    ]
 
 
 def test_diff_of_texts(layers):
-    base = layers.tree("base", {"text": b"one\ntwo\nthree\n", "binary": b"\0\1", "large": b"x" * (2 << 20), "moved": b"gone\n"})
-    upper = layers.layer("upper", {"text": b"one\n2\nthree\n", "binary": b"\0\2", "large": b"y" * (2 << 20), "moved": "gone", "new": b"fresh", b"\xff\n": b"odd\n"})
+    base = layers.tree(
+        "base",
+        {
+            "text": b"one\ntwo\nthree\n",
+            "binary": b"\0\1",
+            "large": b"x" * (2 << 20),
+            "moved": b"gone\n",
+        },
+    )
+    upper = layers.layer(
+        "upper",
+        {
+            "text": b"one\n2\nthree\n",
+            "binary": b"\0\2",
+            "large": b"y" * (2 << 20),
+            "moved": "gone",
+            "new": b"fresh",
+            b"\xff\n": b"odd\n",
+        },
+    )
     found = layers.diff(base=base, upper=[upper], text=True)
-    assert found["/place/text"]["diff"] == "--- a/place/text\n+++ b/place/text\n@@ -1,3 +1,3 @@\n one\n-two\n+2\n three\n"
-    assert found["/place/new"]["diff"] == "--- /dev/null\n+++ b/place/new\n@@ -0,0 +1 @@\n+fresh\n\\ No newline at end of file\n"
+    assert (
+        found["/place/text"]["diff"]
+        == "--- a/place/text\n+++ b/place/text\n@@ -1,3 +1,3 @@\n one\n-two\n+2\n three\n"
+    )
+    assert (
+        found["/place/new"]["diff"]
+        == "--- /dev/null\n+++ b/place/new\n@@ -0,0 +1 @@\n+fresh\n\\ No newline at end of file\n"
+    )
     assert found["/place/moved"]["diff"].startswith("--- a/place/moved\n+++ /dev/null\n")
     assert found["/place/binary"]["binary"] is True and found["/place/large"]["too_large"] is True
     (odd,) = (row for row in found.values() if "path_base64" in row)
@@ -361,16 +509,37 @@ def test_diff_of_unreadable_directories(layers):
     os.chmod(upper / "p0" / "closed" / "in", 0)
     os.chmod(upper / "p0" / "closed", 0)
     base = layers.tree("base", {"secret": b"1"})
-    assert layers.changes(base=base, upper=[upper], text=True) == ["A /place/closed", "A /place/closed/in", "A /place/closed/in/file", "M /place/secret"]
+    assert layers.changes(base=base, upper=[upper], text=True) == [
+        "A /place/closed",
+        "A /place/closed/in",
+        "A /place/closed/in/file",
+        "M /place/secret",
+    ]
     assert stat.S_IMODE(os.lstat(upper / "p0" / "closed").st_mode) == 0
     os.chmod(upper / "p0" / "closed", 0o700)
 
 
 def test_malformed_jobs_are_refused(layers):
-    for more in ({"places": [{"part": "../p0", "path": "/x", "kind": "directory"}]}, {"places": [{"part": "p0", "path": "x", "kind": "directory"}]}, {"places": [{"part": "p0", "path": "/x", "kind": "device"}]},
-                 {"upper": [0]}, {"upper": [9999]}, {"lower": "x"}, {"shared": 1}, {"shared": -1}, {"shared": "0"}):
-        description = {"places": [{"part": "p0", "path": "/place", "kind": "directory"}], "lower": [], "upper": [], **more}
-        done = layers.caller.call(binaries() / "rollbox-store", "diff", "--json", input=json.dumps(description).encode())
+    for more in (
+        {"places": [{"part": "../p0", "path": "/x", "kind": "directory"}]},
+        {"places": [{"part": "p0", "path": "x", "kind": "directory"}]},
+        {"places": [{"part": "p0", "path": "/x", "kind": "device"}]},
+        {"upper": [0]},
+        {"upper": [9999]},
+        {"lower": "x"},
+        {"shared": 1},
+        {"shared": -1},
+        {"shared": "0"},
+    ):
+        description = {
+            "places": [{"part": "p0", "path": "/place", "kind": "directory"}],
+            "lower": [],
+            "upper": [],
+            **more,
+        }
+        done = layers.caller.call(
+            binaries() / "rollbox-store", "diff", "--json", input=json.dumps(description).encode()
+        )
         assert done.returncode == 125 and json.loads(done.stderr)["error"]["code"] == "invalid_argument", done
 
 
@@ -380,7 +549,10 @@ def test_commit(layers):
     mtime = os.lstat(base / "dir" / "b").st_mtime_ns
     answer = layers.job("commit", base=base, upper=[upper])
     assert layers.content(base) == CHANGED
-    assert answer["committed"][0]["changes"] == len(LISTED) and answer["committed"][0]["base_ino"] == os.lstat(base).st_ino
+    assert (
+        answer["committed"][0]["changes"] == len(LISTED)
+        and answer["committed"][0]["base_ino"] == os.lstat(base).st_ino
+    )
     assert os.lstat(base / "kept").st_ino == kept, "what did not change is the same file"
     assert os.lstat(base / "dir" / "b").st_mtime_ns == mtime
     assert os.lstat(base / "dir" / "c").st_uid == os.lstat(base).st_uid
@@ -394,7 +566,16 @@ def test_commit(layers):
 def test_commit_leaves_special_files_out(layers):
     """Setuid bits, devices and sockets stay behind; files belong to the host's owner, links are links."""
     base = layers.tree("host/base", {"a": b"a", "mine": b"1"})
-    upper = layers.layer("upper", {"su": ("mode", b"su", 0o6755), "a": ("mode", b"A", 0o4711), "out": ("link", "/etc/passwd"), "x": b"x", "y": ("hard", "x")})
+    upper = layers.layer(
+        "upper",
+        {
+            "su": ("mode", b"su", 0o6755),
+            "a": ("mode", b"A", 0o4711),
+            "out": ("link", "/etc/passwd"),
+            "x": b"x",
+            "y": ("hard", "x"),
+        },
+    )
     os.mkfifo(upper / "p0" / "fifo")
     layers.caller.own(upper / "p0" / "fifo")
     if os.geteuid() == 0:
@@ -413,7 +594,14 @@ def test_commit_conflicts(layers):
     """Only what is to be committed counts; each kind of change on the host is named."""
     base, upper = layers.tree("host/base", HOST), layers.layer("upper", CHANGES)
     since = max(os.lstat(path).st_ctime_ns for path in [base, *base.rglob("*")])
-    place = {"part": "p0", "path": "/place", "base": str(base), "kind": "directory", "base_dev": os.lstat(base).st_dev, "base_ino": os.lstat(base).st_ino}
+    place = {
+        "part": "p0",
+        "path": "/place",
+        "base": str(base),
+        "kind": "directory",
+        "base_dev": os.lstat(base).st_dev,
+        "base_ino": os.lstat(base).st_ino,
+    }
 
     def conflict(**more):
         before = layers.content(base)
@@ -444,7 +632,10 @@ def test_commit_of_a_single_file(layers):
     os.chmod(base, 0o640)
     place = {"part": "p3", "path": "/home/file", "base": str(base), "kind": "file"}
     upper = layers.tree("upper", {"p3": ("mode", b"new", 0o640)})
-    assert [f"{row['change']} {row['path']}" for row in layers.job("diff", places=[place], upper=[upper], text=True)["changes"]] == ["M /home/file"]
+    assert [
+        f"{row['change']} {row['path']}"
+        for row in layers.job("diff", places=[place], upper=[upper], text=True)["changes"]
+    ] == ["M /home/file"]
     layers.job("commit", places=[place], upper=[upper])
     assert layers.content(base.parent) == {"file": b"new", "other": b"other"}
     assert stat.S_IMODE(os.lstat(base).st_mode) == 0o640
@@ -464,9 +655,14 @@ def test_commit_sweeps_only_its_own_leftovers(layers):
 
 
 def test_disk_full(layers):
-    """A commit, an export and an import of a snapshot onto a file system of one megabyte: an error that says so, and everything as it was."""
+    """A commit, an export and an import of a snapshot onto a file system of one megabyte: an error
+    that says so, and everything as it was."""
     caller = layers.caller
-    upper, at, job = layers.layer("upper", {"large": os.urandom(3 << 20), "a": b"new"}), caller.directory(), caller.home / "job.json"
+    upper, at, job = (
+        layers.layer("upper", {"large": os.urandom(3 << 20), "a": b"new"}),
+        caller.directory(),
+        caller.home / "job.json",
+    )
     (layers.home / "outside").mkdir()
     caller.own(layers.home / "outside")
     place = {"part": "p0", "path": "/place", "base": f"{at}/base", "kind": "directory"}
@@ -492,7 +688,8 @@ def test_disk_full(layers):
 
 @of("commit")
 def test_killed_while_committing(layers, fault):
-    """The host's directory is the old or the new version, as a whole, and the next commit leaves nothing else beside it."""
+    """The host's directory is the old or the new version, as a whole, and the next commit leaves
+    nothing else beside it."""
     base, upper = layers.tree("host/base", HOST), layers.layer("upper", CHANGES)
     before = layers.content(base)
     layers.job("commit", base=base, upper=[upper], status=-9, env={"ROLLBOX_FAULT": fault["name"]})
@@ -511,13 +708,26 @@ def test_commit_of_many_files(layers):
     assert (base / "d0" / "f0").read_bytes() == b"changed" and (base / "d1" / "f1").read_bytes() == b""
 
 
-# ---- snapshots as files -------------------------------------------------------------------------------------------------
+# ---- snapshots as files
+# -------------------------------------------------------------------------------------------------
 
 PLACES = [{"part": "p0", "path": "/work", "base": None, "kind": "directory"}]
 
 
 def snapshot(layers):
-    first = layers.layer("first", {**CHANGES, b"\xff\n": b"odd", "su": ("mode", b"su", 0o4755), "x": b"x", "y": ("hard", "x"), "closed": ("mode", b"closed", 0), "e\u0301": b"1", "\u00e9": b"2"})
+    first = layers.layer(
+        "first",
+        {
+            **CHANGES,
+            b"\xff\n": b"odd",
+            "su": ("mode", b"su", 0o4755),
+            "x": b"x",
+            "y": ("hard", "x"),
+            "closed": ("mode", b"closed", 0),
+            "e\u0301": b"1",
+            "\u00e9": b"2",
+        },
+    )
     second = layers.layer("second", {"changed": "gone", "holes": b""})
     with open(second / "p0" / "holes", "r+b") as holes:
         holes.truncate(1 << 40)
@@ -544,7 +754,9 @@ def test_export_and_import(store, layers):  # noqa: F811
     assert stat.S_ISCHR(os.lstat(one / "gone").st_mode) and os.lstat(one / "gone").st_rdev == 0
     assert os.getxattr(one / "hidden", "user.overlay.opaque") == b"y"
     assert os.listxattr(one / "x") == ["user.kept"] and os.lstat(one / "x").st_ino == os.lstat(one / "y").st_ino
-    assert stat.S_IMODE(os.lstat(one / "su").st_mode) == 0o755 and os.getxattr(one / "su", "user.rollbox.owner").endswith(b":4755")
+    assert stat.S_IMODE(os.lstat(one / "su").st_mode) == 0o755 and os.getxattr(
+        one / "su", "user.rollbox.owner"
+    ).endswith(b":4755")
     assert (one / "e\u0301").read_bytes() == b"1" and (one / "\u00e9").read_bytes() == b"2"
     holes = os.stat(two / "holes")
     assert holes.st_size == 1 << 40 and holes.st_blocks * 512 < 1 << 20
@@ -567,7 +779,15 @@ def test_killed_while_exporting(store, layers, fault):  # noqa: F811
     file = store.home / "snapshot"
     file.write_bytes(b"old")
     layers.caller.own(file)
-    layers.job("export", str(file), lower=[first], upper=[second], places=PLACES, status=-9, env={"ROLLBOX_FAULT": fault["name"]})
+    layers.job(
+        "export",
+        str(file),
+        lower=[first],
+        upper=[second],
+        places=PLACES,
+        status=-9,
+        env={"ROLLBOX_FAULT": fault["name"]},
+    )
     assert file.read_bytes() == b"old"
 
 
@@ -598,7 +818,12 @@ def test_malformed_snapshot_files_are_refused(store, layers):  # noqa: F811
     refused(b"")
     refused(b"something else" * 100)
     refused(layer(entry("x", b"x")))
-    manifest = {"format": "rollbox-snapshot", "version": 1, "places": [{"part": "p0", "path": "/work", "kind": "directory"}], "layers": [{"tree": "0" * 64}]}
+    manifest = {
+        "format": "rollbox-snapshot",
+        "version": 1,
+        "places": [{"part": "p0", "path": "/work", "kind": "directory"}],
+        "layers": [{"tree": "0" * 64}],
+    }
 
     def made(*entries, **more):
         return layer(entry("manifest.json", json.dumps({**manifest, **more}).encode()), *entries)
@@ -616,7 +841,8 @@ def test_malformed_snapshot_files_are_refused(store, layers):  # noqa: F811
     assert not os.path.lexists("/etc/rollbox-evil")
 
 
-# ---- many files ---------------------------------------------------------------------------------------------------------
+# ---- many files
+# ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.skipif(not os.environ.get("ROLLBOX_SOAK"), reason="takes minutes; make soak runs it")
@@ -627,7 +853,16 @@ def test_million_entries_are_handled(store):  # noqa: F811
     path = store.archive(oci_blobs([million], pack=bytes))
     done = store.call("image", "import", "--json", "--name", "m", path, timeout=1400)
     assert json.loads(done.stdout)["files"] == 1001000
-    assert "999999" in store.refused("image", "import", "--name", "n", "--max-entries", "999999", store.archive(oci_blobs([layer(entry("other", b"")), million], pack=bytes)), timeout=1400)
+    assert "999999" in store.refused(
+        "image",
+        "import",
+        "--name",
+        "n",
+        "--max-entries",
+        "999999",
+        store.archive(oci_blobs([layer(entry("other", b"")), million], pack=bytes)),
+        timeout=1400,
+    )
     store.json("image", "rm", "m")
     assert json.loads(store.call("store", "gc", "--json", timeout=1400).stdout)["removed_layers"] == 1
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Snapshots that leave the engine: exported as one file, imported into a store, and the beginning of sandboxes of another engine."""
+"""Snapshots that leave the engine: exported as one file, imported into a store, and the beginning
+of sandboxes of another engine."""
 
 import os
 import subprocess
@@ -24,7 +25,12 @@ def engine(store):
 
 
 def take_in(path, name):
-    subprocess.run([BUILD / "rollbox", "import", path, "--name", name], check=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    subprocess.run(
+        [BUILD / "rollbox", "import", path, "--name", name],
+        check=True,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+    )
 
 
 def sh(box, script):
@@ -46,16 +52,27 @@ def test_stored_snapshot_starts_sandboxes(engine, tmp_path):
     reachable(work)
     granted = {"fs_writable": [str(work), str(single)]}
     with Sandbox(Policy(**granted), engine=engine) as box:
-        sh(box, f"echo 1 > /tmp/f; mkdir -m 750 /tmp/d; echo x > /tmp/d/x; rm {work}/a; echo new > {work}/n; echo more >> {single}; ln -s x /tmp/d/link")
+        sh(
+            box,
+            f"echo 1 > /tmp/f; mkdir -m 750 /tmp/d; echo x > /tmp/d/x; rm {work}/a; echo new > {work}/n; echo more >> {single}; ln -s x /tmp/d/link",
+        )
         box.snapshot()
         sh(box, "rm /tmp/f; echo 2 > /tmp/g; mkdir /var/tmp/v")
         box.export(str(tmp_path / "one.snapshot"))
     take_in(tmp_path / "one.snapshot", "one")
     with Sandbox(Policy(image="snapshot:one", **granted), engine=engine) as box:
-        assert sh(box, f"ls -I 'pytest-*' /tmp /tmp/d {work} /var/tmp/v; cat {work}/n {single} /tmp/g; stat -c %a /tmp/d; readlink /tmp/d/link") == (
-            f"/tmp:\nd\ng\n\n/tmp/d:\nlink\nx\n\n{work}:\nb\nn\n\n/var/tmp/v:\nnew\nsingle\nmore\n2\n750\nx\n")
+        assert sh(
+            box,
+            f"ls -I 'pytest-*' /tmp /tmp/d {work} /var/tmp/v; cat {work}/n {single} /tmp/g; stat -c %a /tmp/d; readlink /tmp/d/link",
+        ) == (
+            f"/tmp:\nd\ng\n\n/tmp/d:\nlink\nx\n\n{work}:\nb\nn\n\n/var/tmp/v:\nnew\nsingle\nmore\n2\n750\nx\n"
+        )
         sh(box, "echo y >> /tmp/d/x; rm /tmp/g; touch /tmp/h")
-        assert {(one.path, one.change) for one in box.diff() if one.path.startswith("/tmp")} == {("/tmp/d/x", "M"), ("/tmp/g", "D"), ("/tmp/h", "A")}
+        assert {(one.path, one.change) for one in box.diff() if one.path.startswith("/tmp")} == {
+            ("/tmp/d/x", "M"),
+            ("/tmp/g", "D"),
+            ("/tmp/h", "A"),
+        }
         kid = box.fork(1)[0]
         assert sh(kid, "cat /tmp/d/x; ls -I 'pytest-*' /tmp") == "x\ny\nd\nh\n"
         box.export(str(tmp_path / "two.snapshot"))

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A command opens its standard streams by name: /dev/stdin, /dev/stdout, /dev/stderr, /dev/fd/N, /proc/self/fd/N.
 
-Half of all judged programs do (`cat /dev/stdin`, `tee /dev/stderr`), so it has to work for every way to start a command."""
+Half of all judged programs do (`cat /dev/stdin`, `tee /dev/stderr`), so it has to work for every
+way to start a command."""
 
 import json
 
@@ -22,7 +23,16 @@ def told(caller, body):
 
 
 @pytest.mark.parametrize("given", [b"5", b""], ids=["input", "no-input"])
-@pytest.mark.parametrize("flags", [[], ["--isolation", "process"], ["--seed", "1"], ["--time-start", "2025-01-01T00:00:00", "--time-mode", "virtual"]], ids=lambda flags: "-".join(flags) or "plain")
+@pytest.mark.parametrize(
+    "flags",
+    [
+        [],
+        ["--isolation", "process"],
+        ["--seed", "1"],
+        ["--time-start", "2025-01-01T00:00:00", "--time-mode", "virtual"],
+    ],
+    ids=lambda flags: "-".join(flags) or "plain",
+)
 def test_run_opens_its_streams_by_name(caller, flags, given):
     done = caller.rollbox("run", *flags, "--", "bash", "-c", COMMAND, input=given or None)
     assert (done.stdout.decode(), done.stderr.decode()) == (OUT % given.decode(), ERR)
@@ -60,7 +70,8 @@ with Sandbox() as box:
 
 @pytest.mark.parametrize("way", ["fork", "reset", "wake"])
 def test_copies_open_their_streams_by_name(caller, way):
-    """So does a process that resumes in a fork, after a reset or a wake: its streams are new there, and so are the pipes between its processes."""
+    """So does a process that resumes in a fork, after a reset or a wake: its streams are new there,
+    and so are the pipes between its processes."""
     body = f"""
 with Sandbox() as box:
     process = box.spawn(["bash", "-c", "echo ready; (read x </proc/$$/fd/0; echo $x; read; echo late) | (read y; cat /dev/stdin; echo y:$y >/dev/stdout); " + COMMAND], id="p")
@@ -83,9 +94,13 @@ with Sandbox() as box:
 
 
 def test_files_given_as_streams_are_opened_by_name(caller):
-    """Files of the caller's own (stdio_fds) too, for what their descriptors allow and no more. Ids decide as ever, so the files are for everybody."""
+    """Files of the caller's own (stdio_fds) too, for what their descriptors allow and no more. Ids
+    decide as ever, so the files are for everybody."""
     home = caller.directory(0o755)
-    source, out, log = (caller.write(home / name, text, 0o666) for name, text in (("in", "5"), ("out", "old"), ("log", "old\n")))
+    source, out, log = (
+        caller.write(home / name, text, 0o666)
+        for name, text in (("in", "5"), ("out", "old"), ("log", "old\n"))
+    )
     body = f"""
 import ctypes
 from rollbox._core import connection as _engine, ffi as _ffi, request as _request

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shared memory of System V is there where a memory cgroup counts it, and where none does with a bound for the whole sandbox."""
+"""Shared memory of System V is there where a memory cgroup counts it, and where none does with a
+bound for the whole sandbox."""
 
 import glob
 
@@ -44,7 +45,8 @@ def printed(caller, code, *flags):
 
 @pytest.mark.parametrize("memory", [64, 512])
 def test_uncounted_segments_are_bounded(caller, memory):
-    """A segment that no process has mapped is charged to a memory cgroup alone; without one, all of them are a sixteenth of max_memory, and 16 MiB at the most."""
+    """A segment that no process has mapped is charged to a memory cgroup alone; without one, all of
+    them are a sixteenth of max_memory, and 16 MiB at the most."""
     result = caller.run("--memory", f"{memory}M", "--", "python3", "-c", CALLS + HOARD)
     if has_cgroup(result):
         assert result.outcome == "out_of_memory", result.told

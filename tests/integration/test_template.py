@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Functions that run in clones of one interpreter, and templates by name.
 
-The model: init_fn makes a state, each clone says what it finds of it, and what it did to it is seen by nobody else. What guests answer by hand is
+The model: init_fn makes a state, each clone says what it finds of it, and what it did to it is seen
+by nobody else. What guests answer by hand is
 answered through descriptor 4, as the interpreter does it. make check runs this file as root and as an ordinary user.
 """
 
@@ -26,8 +27,26 @@ import pytest
 
 import rollbox
 
-from rollbox import (AsyncSandbox, AsyncWorkSandbox, Clone, CommandNotFound, Engine, EngineLost, FeatureMissing, InvalidArgument, NotFound, Outcome, Policy, RollboxError, RunFailed, Sandbox, WorkFailed,
-                     TemplateSandbox, WorkSandbox, _safe_values)
+from rollbox import (
+    AsyncSandbox,
+    AsyncWorkSandbox,
+    Clone,
+    CommandNotFound,
+    Engine,
+    EngineLost,
+    FeatureMissing,
+    InvalidArgument,
+    NotFound,
+    Outcome,
+    Policy,
+    RollboxError,
+    RunFailed,
+    Sandbox,
+    WorkFailed,
+    TemplateSandbox,
+    WorkSandbox,
+    _safe_values,
+)
 from rollbox._core.handle import Handle
 from harness import DEADLINE, binaries, caller  # noqa: F401
 from trajectory_files import shared_engine
@@ -58,7 +77,9 @@ def test_clones_start_from_init_and_share_nothing():
     assert type(box) is WorkSandbox
     clones = box.fork(5)
     assert values(clones) == [(i, "from init", {"n": 7, "seen": [i]}, str(i)) for i in range(5)]
-    assert [clone.id for clone in clones] == list(range(5)) and all(clone.ok and clone.exit_code == 0 for clone in clones)
+    assert [clone.id for clone in clones] == list(range(5)) and all(
+        clone.ok and clone.exit_code == 0 for clone in clones
+    )
     assert state is None, "nothing happens here"
 
 
@@ -79,8 +100,14 @@ def test_init_runs_once_in_the_sandbox():
 
 
 def test_work_fn_gets_as_many_arguments_as_it_takes():
-    for work in (lambda: os.environ["CLONE_ID"], lambda number: str(number), lambda number, given: str(number), lambda number=99: os.environ["CLONE_ID"],
-                 functools.partial(lambda factor, number: str(number * factor), 1), lambda *more: os.environ["CLONE_ID"]):
+    for work in (
+        lambda: os.environ["CLONE_ID"],
+        lambda number: str(number),
+        lambda number, given: str(number),
+        lambda number=99: os.environ["CLONE_ID"],
+        functools.partial(lambda factor, number: str(number * factor), 1),
+        lambda *more: os.environ["CLONE_ID"],
+    ):
         assert values(Sandbox(work_fn=work).fork(2)) == ["0", "1"]
     for work in (lambda a, b, c: 0, lambda *, key: 0):
         with pytest.raises(InvalidArgument, match="at most two arguments"):
@@ -90,9 +117,39 @@ def test_work_fn_gets_as_many_arguments_as_it_takes():
             Sandbox(**options)
 
 
-ODD = [None, True, False, 0, -5, 2**62, -2**70, 10**400, 0.5, float("inf"), 1 + 2j, "", "text \u20ac \x00", "\ud800", b"", bytes(range(256)), [], [1, [2, [3]]], (), (1, (2,)), {1, 2}, frozenset("ab"), {},
-       {"a": {"b": (1,)}}, {1: 2, (1, 2): "t", None: b"x"}, {"tuple": [1]}, datetime.datetime(2025, 1, 2, 3, 4, 5, 6), datetime.datetime(2025, 1, 2, tzinfo=datetime.timezone.utc), datetime.date(2025, 1, 2),
-       datetime.time(1, 2), datetime.timedelta(days=-1, microseconds=5)]
+ODD = [
+    None,
+    True,
+    False,
+    0,
+    -5,
+    2**62,
+    -(2**70),
+    10**400,
+    0.5,
+    float("inf"),
+    1 + 2j,
+    "",
+    "text \u20ac \x00",
+    "\ud800",
+    b"",
+    bytes(range(256)),
+    [],
+    [1, [2, [3]]],
+    (),
+    (1, (2,)),
+    {1, 2},
+    frozenset("ab"),
+    {},
+    {"a": {"b": (1,)}},
+    {1: 2, (1, 2): "t", None: b"x"},
+    {"tuple": [1]},
+    datetime.datetime(2025, 1, 2, 3, 4, 5, 6),
+    datetime.datetime(2025, 1, 2, tzinfo=datetime.timezone.utc),
+    datetime.date(2025, 1, 2),
+    datetime.time(1, 2),
+    datetime.timedelta(days=-1, microseconds=5),
+]
 
 
 def same(a, b):
@@ -115,7 +172,10 @@ def test_other_values_are_refused_by_name():
 
     clones = Sandbox(work_fn=work).fork(5)
     assert not any(clone.ok or clone.returned for clone in clones) and all(clone.exit_code == 1 for clone in clones)
-    assert clones[0].raised.type_name == "TypeError" and "the value['a'][1] is of type _io.StringIO" in clones[0].raised.message
+    assert (
+        clones[0].raised.type_name == "TypeError"
+        and "the value['a'][1] is of type _io.StringIO" in clones[0].raised.message
+    )
 
 
 def test_subclasses_return_as_their_base_types():
@@ -123,7 +183,13 @@ def test_subclasses_return_as_their_base_types():
     import enum
 
     def work():
-        return [collections.OrderedDict(a=1), collections.Counter("aab"), collections.namedtuple("P", "x y")(1, 2), enum.IntEnum("E", "one").one, collections.defaultdict(list, {1: [2]})]
+        return [
+            collections.OrderedDict(a=1),
+            collections.Counter("aab"),
+            collections.namedtuple("P", "x y")(1, 2),
+            enum.IntEnum("E", "one").one,
+            collections.defaultdict(list, {1: [2]}),
+        ]
 
     assert repr(Sandbox(work_fn=work).fork(1)[0].get()) == "[{'a': 1}, {'a': 2, 'b': 1}, (1, 2), 1, {1: [2]}]"
 
@@ -131,7 +197,10 @@ def test_subclasses_return_as_their_base_types():
 def numpy_policy():
     numpy = pytest.importorskip("numpy", reason="needs numpy: arrays are what this is about")
     there = Path(numpy.__file__).parents[1]
-    return numpy, Policy(fs_readable=["/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc", there], env={"PYTHONPATH": str(there), "OPENBLAS_NUM_THREADS": "1"})
+    return numpy, Policy(
+        fs_readable=["/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc", there],
+        env={"PYTHONPATH": str(there), "OPENBLAS_NUM_THREADS": "1"},
+    )
 
 
 class Loud(dict):
@@ -166,13 +235,35 @@ def test_arrays():
 
     def work(number, table):
         import numpy
-        return [table * number, table.T, numpy.float32(0.5), numpy.array(["ab", "c"]), numpy.array(3), numpy.zeros((0, 3)), numpy.bool_(True), float(numpy.random.random())]
+
+        return [
+            table * number,
+            table.T,
+            numpy.float32(0.5),
+            numpy.array(["ab", "c"]),
+            numpy.array(3),
+            numpy.zeros((0, 3)),
+            numpy.bool_(True),
+            float(numpy.random.random()),
+        ]
 
     clones = values(Sandbox(policy, init_fn=init, work_fn=work).fork(3))
     table = numpy.arange(12, dtype="<i4").reshape(3, 4)
     for i, (times, turned, scalar, words, point, empty, truth, _) in enumerate(clones):
-        assert times.dtype == table.dtype and (times == table * i).all() and (turned == table.T).all() and times.flags.writeable
-        assert type(scalar) is float and scalar == 0.5 and words.tolist() == ["ab", "c"] and point.shape == () and empty.shape == (0, 3) and truth is True
+        assert (
+            times.dtype == table.dtype
+            and (times == table * i).all()
+            and (turned == table.T).all()
+            and times.flags.writeable
+        )
+        assert (
+            type(scalar) is float
+            and scalar == 0.5
+            and words.tolist() == ["ab", "c"]
+            and point.shape == ()
+            and empty.shape == (0, 3)
+            and truth is True
+        )
     assert len({row[-1] for row in clones}) == 3, "numpy.random has another seed in each"
     refused, = Sandbox(policy, work_fn=lambda: __import__("numpy").array([object()])).fork(1)
     assert "numpy.ndarray" in refused.raised.message
@@ -203,17 +294,40 @@ def misbehave(number):
 
 def test_failing_clone_keeps_the_results_of_others():
     clones = Sandbox(Policy(max_memory="128M", max_output=1 << 20), work_fn=misbehave).fork(10, timeout=8)
-    assert [clone.outcome for clone in clones] == ["exit", "exit", "exit", "exit", "signal", "timeout", "exit" if clones[6].raised else "out_of_memory", "output_limit", "exit", "exit"]
+    assert [clone.outcome for clone in clones] == [
+        "exit",
+        "exit",
+        "exit",
+        "exit",
+        "signal",
+        "timeout",
+        "exit" if clones[6].raised else "out_of_memory",
+        "output_limit",
+        "exit",
+        "exit",
+    ]
     assert [clone.id for clone in clones if clone.ok] == [0, 8, 9] and not any(clone.error for clone in clones)
     assert [clone.text for clone in clones[:5]] == ["out 0", "out 1", "", "out 3", ""] and clones[1].stderr == b"err 1"
     raised = clones[1].raised
-    assert (raised.type_name, raised.message, raised.id) == ("KeyError", "'no such thing'", 1) and "in misbehave" in raised.traceback and "_clone_guest" not in raised.traceback
-    for i, kind, match in ((1, WorkFailed, "work_fn of clone 1: KeyError"), (2, WorkFailed, "before work_fn returned"), (3, WorkFailed, "SystemExit: 5"), (4, RunFailed, "signal 9"), (5, RunFailed, "time-out")):
+    assert (
+        (raised.type_name, raised.message, raised.id) == ("KeyError", "'no such thing'", 1)
+        and "in misbehave" in raised.traceback
+        and "_clone_guest" not in raised.traceback
+    )
+    for i, kind, match in (
+        (1, WorkFailed, "work_fn of clone 1: KeyError"),
+        (2, WorkFailed, "before work_fn returned"),
+        (3, WorkFailed, "SystemExit: 5"),
+        (4, RunFailed, "signal 9"),
+        (5, RunFailed, "time-out"),
+    ):
         with pytest.raises(kind, match=match):
             clones[i].check()
         assert clones[i].value is None and not clones[i].ok
     assert clones[3].exit_code == 5
-    assert type(pickle.loads(pickle.dumps(clones[1]))) is Clone and str(pickle.loads(pickle.dumps(raised))) == str(raised)
+    assert type(pickle.loads(pickle.dumps(clones[1]))) is Clone and str(
+        pickle.loads(pickle.dumps(raised))
+    ) == str(raised)
 
 
 def test_exception_of_init_is_raised():
@@ -250,7 +364,15 @@ def test_unpicklable_function_is_refused():
         Sandbox(work_fn=lambda: lock).fork(1)
     with pytest.raises(FeatureMissing, match="serial"):
         Sandbox(Policy(time_start="2025-01-01T00:00:00", time_mode="virtual", serial=True), work_fn=misbehave).fork(1)
-    for options in ({"n": 0}, {"n": True}, {"n": 1, "seed": "x"}, {"n": 1, "concurrency": 0}, {"n": 1, "timeout": -1}, {"n": 1, "max_value": 0}, {"n": 1, "retries": -1}):
+    for options in (
+        {"n": 0},
+        {"n": True},
+        {"n": 1, "seed": "x"},
+        {"n": 1, "concurrency": 0},
+        {"n": 1, "timeout": -1},
+        {"n": 1, "max_value": 0},
+        {"n": 1, "retries": -1},
+    ):
         with pytest.raises(InvalidArgument):
             Sandbox(work_fn=misbehave).fork(**options)
 
@@ -263,7 +385,11 @@ def test_without_cloudpickle_it_says_what_to_do(monkeypatch):
 
 def test_other_python_version_is_refused():
     with Sandbox(work_fn=misbehave, python="/tmp/python") as box:
-        box.write_file("/tmp/python", b"#!/usr/bin/python3\nimport sys\nsys.version_info = (2, 7, 0)\nexec(sys.argv[2])\n", mode=0o755)
+        box.write_file(
+            "/tmp/python",
+            b"#!/usr/bin/python3\nimport sys\nsys.version_info = (2, 7, 0)\nexec(sys.argv[2])\n",
+            mode=0o755,
+        )
         with pytest.raises(InvalidArgument, match="is Python 2.7, and this is 3.*python="):
             box.fork(1)
 
@@ -286,7 +412,11 @@ def test_caller_memory_environment_and_files_are_not_shared(monkeypatch, tmp_pat
                     found += len(re.findall(rb"trainer-[0-9a-f]{32}", memory.read(high - low)))
                 except (OSError, OverflowError, ValueError):       # nothing that can be read
                     pass
-        mine = [os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd") if os.path.exists(f"/proc/self/fd/{fd}")]
+        mine = [
+            os.readlink(f"/proc/self/fd/{fd}")
+            for fd in os.listdir("/proc/self/fd")
+            if os.path.exists(f"/proc/self/fd/{fd}")
+        ]
         return found, "ROLLBOX_TEST_SECRET" in os.environ, [path for path in mine if "kept" in path]
 
     assert Sandbox(work_fn=work).fork(1)[0].get() == (0, False, [])
@@ -342,13 +472,25 @@ class Odd(int, enum.Enum):
 
 def test_int_subclass_is_taken_as_its_number():
     box = Sandbox(work_fn=lambda: __import__("random").random())
-    assert values(box.fork(2, seed=Odd.NUMBER, max_value=Odd.NUMBER)) == values(box.fork(2, seed=1 << 20, max_value=1 << 20))
+    assert values(box.fork(2, seed=Odd.NUMBER, max_value=Odd.NUMBER)) == values(
+        box.fork(2, seed=1 << 20, max_value=1 << 20)
+    )
     assert box.fork(1, max_value=10 ** 2000)[0].ok
 
 
 def test_with_a_policys_seed_the_systems_own_repeats_too():
     def run():
-        return values(Sandbox(Policy(random_seed=5), init_fn=drawn_before, work_fn=lambda: (__import__("random").random(), os.urandom(8), str(__import__("uuid").uuid4()))).fork(3))
+        return values(
+            Sandbox(
+                Policy(random_seed=5),
+                init_fn=drawn_before,
+                work_fn=lambda: (
+                    __import__("random").random(),
+                    os.urandom(8),
+                    str(__import__("uuid").uuid4()),
+                ),
+            ).fork(3)
+        )
 
     first = run()
     assert first == run() and len({row[1] for row in first}) == 3 and len({row[0] for row in first}) == 3
@@ -367,7 +509,12 @@ def test_more_clones_than_run_at_once():
 
 
 def test_reduction_that_stops_early_ends_the_others():
-    with Engine() as engine, Sandbox(work_fn=lambda number: time.sleep(1000 * (number > 0)) or number, engine=engine) as box:
+    with (
+        Engine() as engine,
+        Sandbox(
+            work_fn=lambda number: time.sleep(1000 * (number > 0)) or number, engine=engine
+        ) as box,
+    ):
         assert box.fork(8, reduce=lambda clones: next(clones).get()) == 0
         assert len(engine.sandboxes()) == 1
 
@@ -415,7 +562,9 @@ def test_dead_engine_is_an_error():
         assert next(clones).ok
         os.kill(engine.pid, 9)
         left = list(clones)
-        assert [clone.outcome for clone in left] == [Outcome.ERROR] * 2 and all(isinstance(clone.error, RollboxError) and clone.raised is None for clone in left)
+        assert [clone.outcome for clone in left] == [Outcome.ERROR] * 2 and all(
+            isinstance(clone.error, RollboxError) and clone.raised is None for clone in left
+        )
         with pytest.raises(RollboxError):
             left[0].get()
 
@@ -455,11 +604,39 @@ def answer(data, length=None):
         raw = raw[os.write(4, raw):]
 
 
-LIES = [b"", b"{", b"[]", b"5", b'{"value": ' + b"[" * 100000, b'{"value": ' + b"9" * 100000 + b"}", b'{"value": {"int": "x"}}', b'{"value": {"int": 5}}', b'{"value": {"object": []}}', b'{"value": {}}',
-        b'{"value": {"a": 1, "b": 2}}', b'{"value": {"set": [[]]}}', b'{"value": {"items": [5]}}', b'{"value": {"items": 7}}', b'{"value": {"bytes": "\xff"}}', b'{"value": {"bytes": 5}}', b'{"value": {"datetime": "never"}}',
-        b'{"value": {"timedelta": [1e400, 0, 0]}}', b'{"value": {"complex": ["x", 0]}}', b'{"value": {"array": ["|O8", [1], "AAAAAAAAAAA="]}}', b'{"value": {"array": ["<f8", [4611686018427387903, 2], ""]}}',
-        b'{"value": {"array": ["<f8", [-1], ""]}}', b'{"value": {"array": "<f8"}}', b'{"value": {"set": [' + b",".join(b"%d" % (i * (2**61 - 1)) for i in range(8)) + b',1e999]}}',
-        b'{"value": {"set": [' + b",".join(b'{"int": "0x%x"}' % (i * (2**61 - 1)) for i in range(50000)) + b"]}}", b'{"raised": 5}', b'{"raised": {"type": 5}}', b'{"raised": {"message": [1]}}', b'\xff\xfe{}']
+LIES = [
+    b"",
+    b"{",
+    b"[]",
+    b"5",
+    b'{"value": ' + b"[" * 100000,
+    b'{"value": ' + b"9" * 100000 + b"}",
+    b'{"value": {"int": "x"}}',
+    b'{"value": {"int": 5}}',
+    b'{"value": {"object": []}}',
+    b'{"value": {}}',
+    b'{"value": {"a": 1, "b": 2}}',
+    b'{"value": {"set": [[]]}}',
+    b'{"value": {"items": [5]}}',
+    b'{"value": {"items": 7}}',
+    b'{"value": {"bytes": "\xff"}}',
+    b'{"value": {"bytes": 5}}',
+    b'{"value": {"datetime": "never"}}',
+    b'{"value": {"timedelta": [1e400, 0, 0]}}',
+    b'{"value": {"complex": ["x", 0]}}',
+    b'{"value": {"array": ["|O8", [1], "AAAAAAAAAAA="]}}',
+    b'{"value": {"array": ["<f8", [4611686018427387903, 2], ""]}}',
+    b'{"value": {"array": ["<f8", [-1], ""]}}',
+    b'{"value": {"array": "<f8"}}',
+    b'{"value": {"set": [' + b",".join(b"%d" % (i * (2**61 - 1)) for i in range(8)) + b',1e999]}}',
+    b'{"value": {"set": ['
+    + b",".join(b'{"int": "0x%x"}' % (i * (2**61 - 1)) for i in range(50000))
+    + b"]}}",
+    b'{"raised": 5}',
+    b'{"raised": {"type": 5}}',
+    b'{"raised": {"message": [1]}}',
+    b'\xff\xfe{}',
+]
 
 
 def test_forged_replies_are_data():
@@ -551,21 +728,47 @@ SETUP = "import json, random, sys\nrows = list(range(1000))\nrandom.seed(5)\nope
 
 @pytest.fixture
 def shared(caller, monkeypatch):
-    # This process is root in part of the runs, and uses the ordinary user's engine from Python: it has to say that it trusts it.
+    # This process is root in part of the runs, and uses the ordinary user's engine from Python: it
+    # has to say that it trusts it.
     monkeypatch.setenv("ROLLBOX_TRUST_UID", str(caller.uid))
     with shared_engine(caller) as call:
         yield call
 
 
 def python(call, *words, status=0, **options):
-    return call("run", "--template", "base", *options.pop("more", ()), "--", "python3", *words, status=status, **options)
+    return call(
+        "run",
+        "--template",
+        "base",
+        *options.pop("more", ()),
+        "--",
+        "python3",
+        *words,
+        status=status,
+        **options,
+    )
 
 
 def test_template_is_made_used_listed_and_removed(shared):
     shared("template", "create", "--memory", "128M", "--python", SETUP, "base")
-    assert [row["name"] for row in json.loads(shared("template", "ls", "--json"))] == ["base"] and "base" in shared("template", "ls")
-    assert python(shared, "-c", "print(sum(rows), sys.argv, __name__, open('/tmp/left').read(), sys.stdin.read())", "a", "b", input=b"in") == "499500 ['-c', 'a', 'b'] __main__ x in"
-    assert python(shared, "-c", "rows.clear(); print(rows)") == "[]" and python(shared, "-c", "print(len(rows))") == "1000"
+    assert [row["name"] for row in json.loads(shared("template", "ls", "--json"))] == [
+        "base"
+    ] and "base" in shared("template", "ls")
+    assert (
+        python(
+            shared,
+            "-c",
+            "print(sum(rows), sys.argv, __name__, open('/tmp/left').read(), sys.stdin.read())",
+            "a",
+            "b",
+            input=b"in",
+        )
+        == "499500 ['-c', 'a', 'b'] __main__ x in"
+    )
+    assert (
+        python(shared, "-c", "rows.clear(); print(rows)") == "[]"
+        and python(shared, "-c", "print(len(rows))") == "1000"
+    )
     assert len({python(shared, "-c", "print(random.random())") for _ in range(4)}) == 4
     shared("template", "create", "again")
     shared("template", "rm", "base", "again")
@@ -582,8 +785,16 @@ def test_how_a_program_in_a_template_ends(shared):
     python(shared, "/no/file", status=2)
     row = json.loads(python(shared, "-c", "import atexit; atexit.register(print, 'bye'); 1 / 0", more=("--json",)))
     assert (row["outcome"], row["exit_code"], row["stdout"]) == ("exit", 1, "bye\n")
-    assert row["stderr"] == 'Traceback (most recent call last):\n  File "<string>", line 1, in <module>\nZeroDivisionError: division by zero\n'
-    assert json.loads(python(shared, "-c", "while True: pass", more=("--timeout", "0.5", "--json")))["outcome"] == "timeout"
+    assert (
+        row["stderr"]
+        == 'Traceback (most recent call last):\n  File "<string>", line 1, in <module>\nZeroDivisionError: division by zero\n'
+    )
+    assert (
+        json.loads(python(shared, "-c", "while True: pass", more=("--timeout", "0.5", "--json")))[
+            "outcome"
+        ]
+        == "timeout"
+    )
     assert json.loads(python(shared, "-c", "1 +", more=("--json",)))["stderr"].endswith("SyntaxError: invalid syntax\n")
     assert len(python(shared, "-c", "print('x' * 3000000)")) == 3000000
     assert python(shared, "-c", "print(len(sys.stdin.buffer.read()))", input=b"x" * 3000000) == "3000000"
@@ -592,7 +803,9 @@ def test_how_a_program_in_a_template_ends(shared):
 
 def test_template_file_is_used(shared, caller):
     script = caller.directory() / "script.py"
-    script.write_text("import sys, os\nprint(__name__, __file__ == sys.argv[0], sys.argv[1:], sys.path[0] == os.path.dirname(__file__), len(rows))\n")
+    script.write_text(
+        "import sys, os\nprint(__name__, __file__ == sys.argv[0], sys.argv[1:], sys.path[0] == os.path.dirname(__file__), len(rows))\n"
+    )
     script.parent.chmod(0o755)
     script.chmod(0o644)
     shared("template", "create", "--readable", str(script.parent), "--python", SETUP, "base")
@@ -608,7 +821,14 @@ def test_policy_timeout_applies_to_each_run(shared, caller):
 
 def test_unsupported_template_operations_are_refused(shared):
     shared("template", "create", "base")
-    for words in (["ls"], ["python3"], ["python3", "-m", "json"], ["python3", "-c"], ["python3", "-"], ["/usr/bin/python3", "-c", "1"]):
+    for words in (
+        ["ls"],
+        ["python3"],
+        ["python3", "-m", "json"],
+        ["python3", "-c"],
+        ["python3", "-"],
+        ["/usr/bin/python3", "-c", "1"],
+    ):
         shared("run", "--template", "base", "--", *words, status=125)
     for option in (["--memory", "5M"], ["--env", "A=b"], ["--net", "host"]):
         shared("run", "--template", "base", *option, "--", "python3", "-c", "1", status=125)
@@ -627,13 +847,21 @@ def test_python_makes_a_template(shared):
         assert type(box) is TemplateSandbox and box.policy.max_memory in ("128M", 128 << 20)
         assert box.run_code("print(sum(rows), sys.argv)", ["a"], text=True).stdout == "499500 ['-c', 'a']\n"
         assert box.run_code("print(len(sys.stdin.read()))", input="x" * 200000, text=True).stdout == "200000\n"
-        assert box.run_code("while True: pass", timeout=0.5).outcome == "timeout" and box.run_code("sys.exit(4)").exit_code == 4
+        assert (
+            box.run_code("while True: pass", timeout=0.5).outcome == "timeout"
+            and box.run_code("sys.exit(4)").exit_code == 4
+        )
         with pytest.raises(RunFailed):
             box.run_code("1 / 0", check=True)
         with box:
             assert box.exec(["cat", "/tmp/left"], text=True).stdout == "x"
             assert type(box.fork(1)[0]) is Sandbox
-        for call in (lambda: box.run(["ls"]), lambda: Sandbox(template="base"), lambda: Sandbox({}, template="base", engine=engine), lambda: Sandbox(template="base", engine=engine, name="x")):
+        for call in (
+            lambda: box.run(["ls"]),
+            lambda: Sandbox(template="base"),
+            lambda: Sandbox({}, template="base", engine=engine),
+            lambda: Sandbox(template="base", engine=engine, name="x"),
+        ):
             with pytest.raises(InvalidArgument):
                 call()
         with pytest.raises(NotFound, match="no template other"):
@@ -641,7 +869,17 @@ def test_python_makes_a_template(shared):
 
 
 def test_interrupted_template_is_removed(shared, caller):
-    making = caller.popen([binaries() / "rollbox", "template", "create", "--python", "import time; print('x'); time.sleep(1000)", "slow"], env=shared.env)
+    making = caller.popen(
+        [
+            binaries() / "rollbox",
+            "template",
+            "create",
+            "--python",
+            "import time; print('x'); time.sleep(1000)",
+            "slow",
+        ],
+        env=shared.env,
+    )
     while shared("ps", "-q") == "" or not json.loads(shared("inspect", "template.slow"))["execs"]:
         pass
     making.terminate()
@@ -657,7 +895,20 @@ def gone(shared, name):
 
 def test_killed_client_ends_its_clones_not_the_template(shared, caller):
     shared("template", "create", "base")
-    running = caller.popen([binaries() / "rollbox", "run", "--template", "base", "--", "python3", "-c", "print('x', flush=True); import time; time.sleep(1000)"], env=shared.env, stdout=subprocess.PIPE)
+    running = caller.popen(
+        [
+            binaries() / "rollbox",
+            "run",
+            "--template",
+            "base",
+            "--",
+            "python3",
+            "-c",
+            "print('x', flush=True); import time; time.sleep(1000)",
+        ],
+        env=shared.env,
+        stdout=subprocess.PIPE,
+    )
     assert running.stdout.read(2) == b"x\n"
     fork, = set(shared("ps", "-q").split()) - {"template.base"}
     running.kill()
@@ -667,10 +918,12 @@ def test_killed_client_ends_its_clones_not_the_template(shared, caller):
 
 
 def test_clones_of_a_detached_session_end_with_their_client(shared):
-    program = (f"import sys; sys.path.insert(0, {str(Path(rollbox.__file__).parents[1])!r})\n"
-               "import time\nfrom rollbox import Engine, Sandbox\n"
-               f"box = Sandbox(work_fn=lambda: time.sleep(1000), engine=Engine({shared.env['ROLLBOX_SOCKET']!r}), name='origin', detached=True)\n"
-               "box.warm(); print('warm', flush=True); box.fork(3)\n")
+    program = (
+        f"import sys; sys.path.insert(0, {str(Path(rollbox.__file__).parents[1])!r})\n"
+        "import time\nfrom rollbox import Engine, Sandbox\n"
+        f"box = Sandbox(work_fn=lambda: time.sleep(1000), engine=Engine({shared.env['ROLLBOX_SOCKET']!r}), name='origin', detached=True)\n"
+        "box.warm(); print('warm', flush=True); box.fork(3)\n"
+    )
     trainer = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
     assert trainer.stdout.readline() == b"warm\n"
     while len(shared("ps", "-q").split()) < 4:
@@ -686,13 +939,36 @@ def test_clones_of_a_detached_session_end_with_their_client(shared):
 def test_malformed_reply_raises_only_ValueError():
     pytest.importorskip("numpy", reason="needs numpy: arrays are part of it")
     rng = random.Random(11)
-    seeds = [json.dumps(_safe_values.encode(ODD)).encode(), *LIES, b'{"array": ["<i4", [2, 3], "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"]}', b'{"items": [[{"tuple": [1]}, {"set": [1, {"frozenset": []}]}]]}']
-    words = [b'{"tuple": [', b'{"set": [', b'{"items": [[', b'{"array": ["<U9", [0, 7], ""]}', b'{"int": "-0x', b'{"complex": [', b"]}", b"[", b"]", b'"', b"1e9", b"null", b",", b"-", b"NaN"]
+    seeds = [
+        json.dumps(_safe_values.encode(ODD)).encode(),
+        *LIES,
+        b'{"array": ["<i4", [2, 3], "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"]}',
+        b'{"items": [[{"tuple": [1]}, {"set": [1, {"frozenset": []}]}]]}',
+    ]
+    words = [
+        b'{"tuple": [',
+        b'{"set": [',
+        b'{"items": [[',
+        b'{"array": ["<U9", [0, 7], ""]}',
+        b'{"int": "-0x',
+        b'{"complex": [',
+        b"]}",
+        b"[",
+        b"]",
+        b'"',
+        b"1e9",
+        b"null",
+        b",",
+        b"-",
+        b"NaN",
+    ]
     for _ in range(20000):
         data = bytearray(rng.choice(seeds)[:2000])
         for _ in range(rng.randrange(1, 4)):
             at = rng.randrange(len(data) + 1)
-            data[at:at + rng.choice((0, 0, 1, 4))] = rng.choice(words) if rng.random() < 0.7 else bytes([rng.randrange(256)])
+            data[at : at + rng.choice((0, 0, 1, 4))] = (
+                rng.choice(words) if rng.random() < 0.7 else bytes([rng.randrange(256)])
+            )
         try:
             _safe_values.decode(_safe_values.loads(bytes(data)))
         except ValueError:
@@ -701,5 +977,10 @@ def test_malformed_reply_raises_only_ValueError():
 
 def test_example_works():
     example = Path(__file__).resolve().parents[2] / "examples/forks.py"
-    done = subprocess.run([sys.executable, str(example), "-n", "20", "-c", "10"], stdout=subprocess.PIPE, text=True, timeout=DEADLINE)
+    done = subprocess.run(
+        [sys.executable, str(example), "-n", "20", "-c", "10"],
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=DEADLINE,
+    )
     assert done.returncode == 0 and "20 of 20 right, 20 different walks, 0 failed" in done.stdout

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A reader of a terminal whose input has ended gets an end of file: shells and interpreters leave, and nothing hangs.
 
-A terminal has no end of its own. The character that stands for one is lost when the reader changes the terminal's mode as it starts."""
+A terminal has no end of its own. The character that stands for one is lost when the reader changes
+the terminal's mode as it starts."""
 
 import json
 import os
@@ -56,7 +57,15 @@ def test_input_that_is_no_terminal_is_not_typed(shared, box):
 
 def test_killed_client_ends_no_input(shared, box):
     """Its command reads on, from the next client that attaches."""
-    with Terminal(shared, "exec", "-it", "--id", "left", box, *shell("echo ready; while read line; do echo got $line; done; echo ended")) as terminal:
+    with Terminal(
+        shared,
+        "exec",
+        "-it",
+        "--id",
+        "left",
+        box,
+        *shell("echo ready; while read line; do echo got $line; done; echo ended"),
+    ) as terminal:
         terminal.expect(rb"ready\r\n")
         os.kill(terminal.pid, signal.SIGKILL)
         terminal.process.wait(DEADLINE)

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trajectories: what is recorded of what is done, what becomes of the record when something dies or is full, replay and verify.
+"""Trajectories: what is recorded of what is done, what becomes of the record when something dies or
+is full, replay and verify.
 
-The model: the commands are run as each caller; Python's side as the user who runs the tests. A record is read by rollbox.Trajectory, which checks its digests, and by
+The model: the commands are run as each caller; Python's side as the user who runs the tests. A
+record is read by rollbox.Trajectory, which checks its digests, and by
 `rollbox verify`, which has a reader of its own.
 """
 
@@ -19,7 +21,18 @@ import warnings
 import pytest
 
 import rollbox
-from rollbox import AsyncSandbox, Engine, EngineLost, FeatureMissing, InvalidArgument, Policy, Record, RecordWarning, Sandbox, Trajectory
+from rollbox import (
+    AsyncSandbox,
+    Engine,
+    EngineLost,
+    FeatureMissing,
+    InvalidArgument,
+    Policy,
+    Record,
+    RecordWarning,
+    Sandbox,
+    Trajectory,
+)
 from harness import DEADLINE, NO_FILES, binaries, caller, descendants, pidfds, wait_gone  # noqa: F401
 from trajectory_files import read, recorder_of, shared_engine, verdict
 
@@ -34,15 +47,44 @@ def kinds(steps):
 
 def test_record_has_command_and_result(caller):
     home = caller.directory()
-    done = caller.rollbox("record", "-o", home / "a.jsonl", "--seed", "7", "--env", "NAME=value", "--timeout", "50", "--", "sh", "-c", "echo out; echo err >&2; exit 3")
+    done = caller.rollbox(
+        "record",
+        "-o",
+        home / "a.jsonl",
+        "--seed",
+        "7",
+        "--env",
+        "NAME=value",
+        "--timeout",
+        "50",
+        "--",
+        "sh",
+        "-c",
+        "echo out; echo err >&2; exit 3",
+    )
     assert (done.returncode, done.stdout, done.stderr) == (3, b"out\n", b"err\n")
     header, steps, trajectory = read(home / "a.jsonl")
     assert trajectory.complete and trajectory.end.steps == 1
-    assert header.random_seed == 7 and header.parent is None and header.policy["env"] == {"NAME": None} and header.from_beginning
+    assert (
+        header.random_seed == 7
+        and header.parent is None
+        and header.policy["env"] == {"NAME": None}
+        and header.from_beginning
+    )
     [step] = steps
-    assert step.action.argv == ("sh", "-c", "echo out; echo err >&2; exit 3") and step.action.timeout == 50 and step.action.stdin is None
+    assert (
+        step.action.argv == ("sh", "-c", "echo out; echo err >&2; exit 3")
+        and step.action.timeout == 50
+        and step.action.stdin is None
+    )
     seen = step.observation
-    assert (seen.outcome, seen.exit_code, seen.signal, seen.stdout.data, seen.stderr.data) == ("exit", 3, None, b"out\n", b"err\n")
+    assert (seen.outcome, seen.exit_code, seen.signal, seen.stdout.data, seen.stderr.data) == (
+        "exit",
+        3,
+        None,
+        b"out\n",
+        b"err\n",
+    )
     assert step.resources.wall_ms > 0 and step.resources.processes_peak >= 1
     assert os.stat(home / "a.jsonl").st_uid == caller.uid
 
@@ -52,7 +94,14 @@ def test_reads_and_writes_are_counted(caller):
     with shared_engine(caller) as call:
         box = call("create", "--record", home / "a.jsonl")
         call("exec", box, "--", "true")
-        call("exec", box, "--", "sh", "-c", "head -c 3000000 /dev/zero > f; cat f | cat > /dev/null; (exec cat f > /dev/null)")
+        call(
+            "exec",
+            box,
+            "--",
+            "sh",
+            "-c",
+            "head -c 3000000 /dev/zero > f; cat f | cat > /dev/null; (exec cat f > /dev/null)",
+        )
         call("exec", box, "--timeout", "0.2", "--", "sleep", "1000", status=124)
         call("exec", "-d", box, "--", "sleep", "1000")
         call("rm", box)
@@ -103,9 +152,17 @@ def test_concurrent_reads_are_not_counted_for_a_command(caller):
         call("attach", box, running, status=137)
         call("rm", box)
     steps = read(home / "a.jsonl")[1]
-    ended, killed = [step.resources.read_bytes for step in steps if step.action.kind == "exec" and step.action.argv[0] == "sleep"]
-    assert 0 < killed <= ended      # it may be killed before it has read its libraries
-    seen = [(step.resources.read_bytes, step.resources.written_bytes) for step in steps if step.action.kind == "exec" and step.action.argv[-1] == waits]
+    ended, killed = [
+        step.resources.read_bytes
+        for step in steps
+        if step.action.kind == "exec" and step.action.argv[0] == "sleep"
+    ]
+    assert 0 < killed <= ended  # it may be killed before it has read its libraries
+    seen = [
+        (step.resources.read_bytes, step.resources.written_bytes)
+        for step in steps
+        if step.action.kind == "exec" and step.action.argv[-1] == waits
+    ]
     assert len(seen) == 4 and len(set(seen)) == 1 and None not in seen[0]
 
 
@@ -162,7 +219,10 @@ def test_files_written_are_steps_with_their_content(tmp_path):
     _, steps, trajectory = read(tmp_path / "a.jsonl")
     assert trajectory.complete
     assert kinds(steps) == ["exec", "write_file", "mkdir", "remove", "upload", "write_file"]
-    assert {path: content.data for path, content in steps[0].action.files.items()} == {"/tmp/f\udcff": b"\xff", "g": b"text"}
+    assert {path: content.data for path, content in steps[0].action.files.items()} == {
+        "/tmp/f\udcff": b"\xff",
+        "g": b"text",
+    }
     assert steps[0].action.stdin.data == b"given"
     assert steps[1].action.content.data == HOSTILE and steps[1].action.fields["mode"] == 0o600
     assert steps[3].action.fields["recursive"] is True
@@ -186,22 +246,42 @@ def test_lone_surrogates_and_controls_in_arguments(tmp_path):
     with Sandbox(record=tmp_path / "a.jsonl") as box:
         box.exec(words)
     [step] = read(tmp_path / "a.jsonl")[1]
-    assert [os.fsencode(word) for word in step.action.argv] == [word if isinstance(word, bytes) else word.encode() for word in words]
+    assert [os.fsencode(word) for word in step.action.argv] == [
+        word if isinstance(word, bytes) else word.encode() for word in words
+    ]
 
 
 def test_large_streams_have_a_head_and_a_digest(caller):
     home = caller.directory()
-    done = caller.rollbox("record", "--keep", "1000", "-o", home / "a.jsonl", "--output-limit", "20M", "--", "sh", "-c", "head -c 10485760 /dev/zero | tr '\\0' a")
+    done = caller.rollbox(
+        "record",
+        "--keep",
+        "1000",
+        "-o",
+        home / "a.jsonl",
+        "--output-limit",
+        "20M",
+        "--",
+        "sh",
+        "-c",
+        "head -c 10485760 /dev/zero | tr '\\0' a",
+    )
     assert done.returncode == 0 and len(done.stdout) == 10 << 20
     out = read(home / "a.jsonl")[1][0].observation.stdout
     assert out.size == 10 << 20 and out.data == b"a" * 1000 and out.truncated
-    assert out.sha256 == subprocess.run(["sha256sum"], input=done.stdout, capture_output=True, check=True).stdout.decode().split()[0]
+    assert (
+        out.sha256
+        == subprocess.run(["sha256sum"], input=done.stdout, capture_output=True, check=True)
+        .stdout.decode()
+        .split()[0]
+    )
     assert (home / "a.jsonl").stat().st_size < 8192
     assert verdict(caller, "--trust", home / "a.jsonl", status=0)["verdict"] == "equal"
 
 
 def test_recording_does_not_delay_results(tmp_path):
-    """The kernel does not seal a memory file that is being read: once a result could not be sent, and the connection ended."""
+    """The kernel does not seal a memory file that is being read: once a result could not be sent,
+    and the connection ended."""
     with Engine() as engine, Sandbox(engine=engine, record=tmp_path / "a.jsonl") as box:
         for _ in range(150):
             assert len(box.exec(["head", "-c", "1000000", "/dev/zero"]).stdout) == 1000000
@@ -221,7 +301,11 @@ def test_digests_do_not_depend_on_how_much_is_kept(tmp_path):
 def test_secrets_are_nowhere_in_the_file(tmp_path):
     record = Record(tmp_path / "a.jsonl", redact_env=["TOKEN"], redact=["sk-[a-z]+"])
     with Sandbox(Policy(env={"TOKEN": "policysecret"}), record=record) as box:
-        box.exec(["sh", "-c", "echo $TOKEN sk-abcdef; echo argument-secret >&2; env"], env={"TOKEN": "argument-secret"}, stdin=b"stdin sk-xyz")
+        box.exec(
+            ["sh", "-c", "echo $TOKEN sk-abcdef; echo argument-secret >&2; env"],
+            env={"TOKEN": "argument-secret"},
+            stdin=b"stdin sk-xyz",
+        )
         box.exec(["sh", "-c", "echo $TOKEN; head -c 3000000 /dev/zero; echo $TOKEN"])
         box.write_file("/tmp/f", "key: sk-inafile")
     raw = (tmp_path / "a.jsonl").read_bytes()
@@ -235,7 +319,10 @@ def test_secrets_are_nowhere_in_the_file(tmp_path):
 
 def test_values_of_variables_only_where_asked(tmp_path):
     for asked in (False, True):
-        with Sandbox(Policy(env={"A": "policyvalue"}), record=Record(tmp_path / f"{asked}.jsonl", env_values=asked)) as box:
+        with Sandbox(
+            Policy(env={"A": "policyvalue"}),
+            record=Record(tmp_path / f"{asked}.jsonl", env_values=asked),
+        ) as box:
             box.exec(["true"], env={"B": "ownvalue"})
         header, [step], _ = read(tmp_path / f"{asked}.jsonl")
         assert step.action.env == ("B",) and step.action.env_values == ({"B": "ownvalue"} if asked else None)
@@ -276,8 +363,15 @@ def test_standard_output_is_the_command_s(caller):
     """And a pipe of the caller's is a place like any other."""
     done = caller.rollbox("record", "-o", "-", "--", "true")
     assert done.returncode == 125 and b"/dev/fd/3" in done.stderr
-    done = caller.call("bash", "-c", 'exec 3>&1; "$0" record -o >(cat >&3) -- echo hi > /dev/null', binaries() / "rollbox")
-    assert [sorted(json.loads(line))[0] for line in done.stdout.splitlines()][-1] == "digest" and done.stdout.count(b"\n") == 3
+    done = caller.call(
+        "bash",
+        "-c",
+        'exec 3>&1; "$0" record -o >(cat >&3) -- echo hi > /dev/null',
+        binaries() / "rollbox",
+    )
+    assert [sorted(json.loads(line))[0] for line in done.stdout.splitlines()][
+        -1
+    ] == "digest" and done.stdout.count(b"\n") == 3
 
 
 def test_pipe_without_a_reader_is_refused(caller):
@@ -354,7 +448,12 @@ def test_forks_have_trajectories_of_their_own_and_equal_ones_equal_digests(tmp_p
     lasts = []
     for child in fork.children:
         header, own, _ = files[child.name]
-        assert header.id == child.id and header.parent.id == parent.id and header.parent.step == fork.number and header.parent.digest == fork.digest
+        assert (
+            header.id == child.id
+            and header.parent.id == parent.id
+            and header.parent.step == fork.number
+            and header.parent.digest == fork.digest
+        )
         lasts.append(own[-1].digest)
     assert outputs[0] == outputs[1] and lasts[0] == lasts[1] != lasts[2]
     assert read(tmp_path / "apart.jsonl")[0].parent.id == parent.id
@@ -381,30 +480,91 @@ def test_forks_are_recorded_from_the_command_line(caller):
 
 
 def test_forks_are_recorded_as_what_they_are_forked_from(caller):
-    """The command line makes the fork and does not know the rules of the record: the fork's record must not have data that they remove."""
+    """The command line makes the fork and does not know the rules of the record: the fork's record
+    must not have data that they remove."""
     home = caller.directory()
     with shared_engine(caller) as call:
-        box = call("create", "--record", home / "a.jsonl", "--redact", "hush[0-9]+", "--redact-env", "TOKEN", "--keep", "200", "--max-record", "1M", "--env-values", "--record-changes")
+        box = call(
+            "create",
+            "--record",
+            home / "a.jsonl",
+            "--redact",
+            "hush[0-9]+",
+            "--redact-env",
+            "TOKEN",
+            "--keep",
+            "200",
+            "--max-record",
+            "1M",
+            "--env-values",
+            "--record-changes",
+        )
         plain = call("fork", box)
-        kids = {"same": call("fork", "--record", home / "same.jsonl", box), "other": call("fork", "--record", home / "other.jsonl", "--keep", "100", "--redact", "p[s]st", "--redact", "hush[0-9]+", box)}
+        kids = {
+            "same": call("fork", "--record", home / "same.jsonl", box),
+            "other": call(
+                "fork",
+                "--record",
+                home / "other.jsonl",
+                "--keep",
+                "100",
+                "--redact",
+                "p[s]st",
+                "--redact",
+                "hush[0-9]+",
+                box,
+            ),
+        }
         kids["grandchild"] = call("fork", "--record", home / "grandchild.jsonl", plain)
         state = call("snapshot", kids["other"])
         kids["restored"] = call("restore", "--record", home / "restored.jsonl", kids["other"], state)
         for name in kids.values():
-            call("exec", "--env", "TOKEN=sesame", "--env", "PLAIN=seen", name, "--", "sh", "-c", "echo hush123 $TOKEN psst; seq 100; touch /tmp/f")
+            call(
+                "exec",
+                "--env",
+                "TOKEN=sesame",
+                "--env",
+                "PLAIN=seen",
+                name,
+                "--",
+                "sh",
+                "-c",
+                "echo hush123 $TOKEN psst; seq 100; touch /tmp/f",
+            )
         call("rm", *kids.values(), plain, box)
     rules = {"names": ["TOKEN"], "patterns": ["hush[0-9]+"]}
     more = {"names": ["TOKEN"], "patterns": ["hush[0-9]+", "p[s]st"]}
-    for name, keep, redacted in (("same", 200, rules), ("other", 100, more), ("grandchild", 200, rules), ("restored", 100, more)):
+    for name, keep, redacted in (
+        ("same", 200, rules),
+        ("other", 100, more),
+        ("grandchild", 200, rules),
+        ("restored", 100, more),
+    ):
         text = (home / f"{name}.jsonl").read_text()
         header, *steps = [json.loads(line) for line in text.splitlines()]
-        assert header["limits"] == {"stream_bytes": keep, "file_bytes": 1 << 20} and header["redact"] == redacted and header["env_values"] and header["changes"], header
-        assert "hush123" not in text and "sesame" not in text and ("psst" in text) == (redacted == rules) and "seen" in text
-        assert [row["path"] for step in steps if "after" in step for row in step["observation"]["changes"]] == ["/tmp/f"], steps
+        assert (
+            header["limits"] == {"stream_bytes": keep, "file_bytes": 1 << 20}
+            and header["redact"] == redacted
+            and header["env_values"]
+            and header["changes"]
+        ), header
+        assert (
+            "hush123" not in text
+            and "sesame" not in text
+            and ("psst" in text) == (redacted == rules)
+            and "seen" in text
+        )
+        assert [
+            row["path"]
+            for step in steps
+            if "after" in step
+            for row in step["observation"]["changes"]
+        ] == ["/tmp/f"], steps
 
 
 def test_redaction_continues_after_hibernation(caller):
-    """The sandbox's own record ends with its engine; forks of it, made by the next engine that wakes it, are recorded by the same rules."""
+    """The sandbox's own record ends with its engine; forks of it, made by the next engine that
+    wakes it, are recorded by the same rules."""
     home = caller.directory()
     with shared_engine(caller) as call:
         box = call("create", "--record", home / "a.jsonl", "--redact", "hush[0-9]+", "--keep", "200")
@@ -420,26 +580,51 @@ def test_redaction_continues_after_hibernation(caller):
         call("rm", fork, box)
     text = (home / "fork.jsonl").read_text()
     header = json.loads(text.splitlines()[0])
-    assert header["redact"] == {"names": [], "patterns": ["hush[0-9]+"]} and header["limits"]["stream_bytes"] == 200 and "hush123" not in text and "seen" in text, text
+    assert (
+        header["redact"] == {"names": [], "patterns": ["hush[0-9]+"]}
+        and header["limits"]["stream_bytes"] == 200
+        and "hush123" not in text
+        and "seen" in text
+    ), text
 
 
 def test_changed_files_by_digest_where_asked(tmp_path):
     for name in ("a", "b"):
-        with Sandbox(Policy(random_seed=1), record=Record(tmp_path / f"{name}.jsonl", files=True, redact=["se[c]ret"])) as box:
-            box.exec(["sh", "-c", "cd /tmp; echo one > one; ln -s one link; mkdir d; head -c 100000 /dev/urandom > d/random; echo x > s$(echo ecret)"])
+        with Sandbox(
+            Policy(random_seed=1),
+            record=Record(tmp_path / f"{name}.jsonl", files=True, redact=["se[c]ret"]),
+        ) as box:
+            box.exec(
+                [
+                    "sh",
+                    "-c",
+                    "cd /tmp; echo one > one; ln -s one link; mkdir d; head -c 100000 /dev/urandom > d/random; echo x > s$(echo ecret)",
+                ]
+            )
             box.snapshot()
             box.exec(["sh", "-c", "echo two > /tmp/one; truncate -s 2G /tmp/sparse"])
             box.snapshot()
     _, steps, trajectory = read(tmp_path / "a.jsonl")
     assert trajectory.complete and kinds(steps) == ["exec", "snapshot", "files", "exec", "snapshot", "files"]
     first, second = ({row["path"]: row for row in steps[i].observation.changes} for i in (2, 5))
-    sha = lambda data: subprocess.run(["sha256sum"], input=data, capture_output=True, check=True).stdout.decode().split()[0]
+    sha = lambda data: (
+        subprocess.run(["sha256sum"], input=data, capture_output=True, check=True)
+        .stdout.decode()
+        .split()[0]
+    )
     assert first["/tmp/one"]["sha256"] == sha(b"one\n") and second["/tmp/one"]["sha256"] == sha(b"two\n")
-    assert first["/tmp/link"]["sha256"] == sha(b"one") and first["/tmp/d/random"]["sha256"] == second["/tmp/d/random"]["sha256"]
+    assert (
+        first["/tmp/link"]["sha256"] == sha(b"one")
+        and first["/tmp/d/random"]["sha256"] == second["/tmp/d/random"]["sha256"]
+    )
     assert "sha256" not in first["/tmp/d"] and second["/tmp/sparse"]["too_large"] and "/tmp/[redacted]" in first
     assert steps[-1].digest == read(tmp_path / "b.jsonl")[1][-1].digest
     done = subprocess.run([binaries() / "rollbox", "verify", tmp_path / "a.jsonl"], capture_output=True)
-    assert done.stdout == b"equal: 6 steps (not whole, see standard error; files were compared at snapshots alone)\n" and b"too large" in done.stderr, done
+    assert (
+        done.stdout
+        == b"equal: 6 steps (not whole, see standard error; files were compared at snapshots alone)\n"
+        and b"too large" in done.stderr
+    ), done
 
 
 def test_different_file_is_named(tmp_path):
@@ -460,7 +645,11 @@ def test_notes_are_steps(tmp_path):
         with pytest.raises(InvalidArgument):
             box.note(object())
     _, steps, trajectory = read(tmp_path / "a.jsonl")
-    assert trajectory.complete and steps[1].action.data == {"reward": 0.3, "text": "gr\u00fc\u00df [redacted]", "list": [1, None, True]}
+    assert trajectory.complete and steps[1].action.data == {
+        "reward": 0.3,
+        "text": "gr\u00fc\u00df [redacted]",
+        "list": [1, None, True],
+    }
     assert verdict_of(tmp_path / "a.jsonl") == b"equal: 2 steps" + NO_FILES
     with Sandbox() as box:
         box.note("nobody records it")
@@ -585,12 +774,28 @@ def test_stopped_recorder_delays_nothing_and_the_largest_record_ends_first(tmp_p
     _, steps, trajectory = read(tmp_path / "modest.jsonl")
     assert trajectory.complete and [step.observation.stdout.data for step in steps] == [b"first\n", b"last\n"]
     _, steps, trajectory = read(tmp_path / "greedy.jsonl")
-    assert trajectory.end.reason == "lost" and trajectory.changed_line is None and [step.number for step in steps] == list(range(1, len(steps) + 1))
+    assert (
+        trajectory.end.reason == "lost"
+        and trajectory.changed_line is None
+        and [step.number for step in steps] == list(range(1, len(steps) + 1))
+    )
 
 
 def test_killed_client_ends_record_and_sandbox(caller):
     home = caller.directory()
-    process = caller.popen([binaries() / "rollbox", "record", "-o", home / "a.jsonl", "--", "sh", "-c", "echo on; exec sleep 1000"], stdout=subprocess.PIPE)
+    process = caller.popen(
+        [
+            binaries() / "rollbox",
+            "record",
+            "-o",
+            home / "a.jsonl",
+            "--",
+            "sh",
+            "-c",
+            "echo on; exec sleep 1000",
+        ],
+        stdout=subprocess.PIPE,
+    )
     with process:
         assert process.stdout.readline() == b"on\n"
         family = pidfds(descendants(process.pid))
@@ -628,7 +833,12 @@ def test_full_disk_is_reported_and_loses_no_command(tmp_path):
     full = tmp_path / "full"
     full.mkdir()
     package = pathlib.Path(rollbox.__file__).parent.parent
-    done = subprocess.run([os.sys.executable, "-c", FULL, full], capture_output=True, env={**os.environ, "PYTHONPATH": str(package)}, timeout=DEADLINE * 2)
+    done = subprocess.run(
+        [os.sys.executable, "-c", FULL, full],
+        capture_output=True,
+        env={**os.environ, "PYTHONPATH": str(package)},
+        timeout=DEADLINE * 2,
+    )
     if done.returncode == 77:
         pytest.skip("needs mount: a tmpfs of its own cannot be mounted here")
     assert done.returncode == 0, done.stderr.decode()
@@ -753,8 +963,19 @@ def test_changed_record_is_noticed(tmp_path, change, line):
     assert trajectory.changed_line == line and not trajectory.complete
 
 
-@pytest.mark.parametrize("row", ["{}", "[]", "nothing", '{"step": "x"}', '{"end": 3}', '{"step": 1, "action": [], "observation": {}, "begun_at": 0, "digest": "0"}',
-                                 '{"step": [], "action": {"kind": "exec"}, "observation": {"outcome": "exit"}, "begun_at": 0, "digest": "0"}', "[" * 5000])
+@pytest.mark.parametrize(
+    "row",
+    [
+        "{}",
+        "[]",
+        "nothing",
+        '{"step": "x"}',
+        '{"end": 3}',
+        '{"step": 1, "action": [], "observation": {}, "begun_at": 0, "digest": "0"}',
+        '{"step": [], "action": {"kind": "exec"}, "observation": {"outcome": "exit"}, "begun_at": 0, "digest": "0"}',
+        "[" * 5000,
+    ],
+)
 def test_invalid_line_is_refused_by_number(tmp_path, row):
     with Sandbox(record=tmp_path / "a.jsonl") as box:
         box.exec(["true"])
@@ -771,9 +992,15 @@ def test_tables(tmp_path):
         box.note({"reward": 0.5})
     with Trajectory.open(tmp_path / "a.jsonl") as trajectory:
         rows = trajectory.to_rows()
-        assert [row["kind"] for row in rows] == ["exec", "write_file", "note"] and rows[0]["stdout"] == b"\xff\n" and rows[0]["wall_ms"] > 0
+        assert (
+            [row["kind"] for row in rows] == ["exec", "write_file", "note"]
+            and rows[0]["stdout"] == b"\xff\n"
+            and rows[0]["wall_ms"] > 0
+        )
         assert set(rows[0]) == set(rows[1])
-        assert (rows[0]["seed"], rows[0]["stream"]) == (str((1 << 64) - 1), 0) and json.loads(rows[2]["data"]) == {"reward": 0.5}
+        assert (rows[0]["seed"], rows[0]["stream"]) == (str((1 << 64) - 1), 0) and json.loads(
+            rows[2]["data"]
+        ) == {"reward": 0.5}
         assert {row["policy_sha256"] for row in rows} == {trajectory.header.policy_sha256} and rows[0]["parent"] is None
         try:
             import pyarrow.parquet
@@ -785,344 +1012,3 @@ def test_tables(tmp_path):
         assert table.num_rows == 3 and table["stdout"][0].as_py() == b"\xff\n"
         trajectory.to_parquet(tmp_path / "a.parquet")
         assert pyarrow.parquet.read_table(tmp_path / "a.parquet").equals(table)
-
-
-# Replay and verify
-
-def test_verify_is_equal_for_a_seeded_session(caller):
-    home = caller.directory()
-    caller.write(home / "up", "data")
-    with shared_engine(caller) as call:
-        box = call("create", "--record", home / "a.jsonl", "--seed", "5", "--time-start", "2025-01-01T00:00:00", "--time-mode", "offset")
-        call("exec", box, "--", "python3", "-c", "import os, random, uuid; print(os.urandom(8), random.random(), uuid.uuid4(), {'a', 'b', 'c'}, hash('x'), id(object()), os.getpid())")
-        call("cp", home / "up", f"{box}:/tmp/")
-        call("exec", box, "--env", "A=b", "--", "sh", "-c", "cat up; echo $A $RANDOM; exit 5", status=5)
-        call("snapshot", box)
-        call("exec", box, "--timeout", "0.2", "--", "sleep", "1000", status=124)
-        call("exec", box, "--", "nothing-of-that-name", status=127)
-        call("reset", box)
-        call("exec", "-d", box, "--", "sleep", "1000")
-        call("fork", "--drop-processes", box)
-        call("rm", box)
-    assert caller.rollbox("verify", home / "a.jsonl").returncode == 125, "the value of A was not recorded"
-    seen = verdict(caller, "--env", "A=b", home / "a.jsonl", status=0)
-    # Of the command that could not be started there is nothing to compare.
-    assert seen == {"verdict": "equal", "steps": 9, "whole": False, "files": "none", "divergence": None}
-    done = caller.rollbox("replay", "--env", "A=b", "-o", home / "b.jsonl", home / "a.jsonl")
-    assert done.returncode == 0 and done.stderr == b"rollbox replay: 9 steps\n"
-    assert verdict(caller, home / "a.jsonl", home / "b.jsonl", status=0)["verdict"] == "equal"
-    digests = [read(home / name)[1][-2].digest for name in ("a.jsonl", "b.jsonl")]
-    assert read(home / "b.jsonl")[2].complete and digests[0] == digests[1]
-
-
-@pytest.mark.parametrize("code, where, source", [
-    ("echo $RANDOM-$RANDOM-$RANDOM-$RANDOM", "stdout", "randomness"),
-    ("date +%s%N >&2", "stderr", "time"),
-    ("exit $((RANDOM % 250 + 1))", "exit_code", None),
-])
-def test_verify_finds_a_planted_divergence(caller, code, where, source):
-    home = caller.directory()
-    assert caller.rollbox("record", "-o", home / "a.jsonl", "--", "bash", "-c", "echo same; " + code).returncode < 125 or where == "exit_code"
-    while True:
-        done = caller.rollbox("verify", "--json", home / "a.jsonl")
-        if done.returncode == 1 or where != "exit_code":
-            break
-    seen = json.loads(done.stdout)
-    assert seen["verdict"] == "diverged" and seen["divergence"]["step"] == 1 and seen["divergence"]["where"] == where
-    assert source in (None, seen["divergence"]["source"])
-    if where == "stdout":
-        assert seen["divergence"]["offset"] >= 5
-        assert seen["divergence"]["first"]["value"].startswith("same\n") and seen["divergence"]["second"]["value"].startswith("same\n")
-
-
-def test_verify_names_the_step_the_stream_and_the_byte(caller):
-    home = caller.directory()
-    with shared_engine(caller) as call:
-        box = call("create", "--record", home / "a.jsonl")
-        for i in range(5):
-            call("exec", box, "--", "sh", "-c", f"echo count {i}; echo count {i} >&2")
-        call("rm", box)
-    rows = (home / "a.jsonl").read_text().splitlines(True)
-    planted = rows[4].replace('"text":"count 3\\n"}},"res', '"text":"count 7\\n"}},"res')
-    assert planted != rows[4]
-    caller.write(home / "b.jsonl", "".join(rows[:4] + [planted] + rows[5:]))
-    done = caller.rollbox("verify", home / "b.jsonl")
-    assert done.returncode == 1
-    assert done.stdout.decode().splitlines()[:3] == ["diverged at step 4 (exec): stderr, byte 6", '  record  "count 7\\n"', '  replay  "count 3\\n"']
-    seen = verdict(caller, home / "a.jsonl", home / "b.jsonl", status=1)
-    assert (seen["steps"], seen["divergence"]["step"], seen["divergence"]["where"], seen["divergence"]["offset"]) == (3, 4, "stderr", 6)
-
-
-def test_non_text_bytes_are_compared(caller):
-    home = caller.directory()
-    caller.write(home / "data", "")     # the caller's own
-    for name, content in (("a", b"ab\xff"), ("b", b"ab\xfe"), ("c", b"ab")):
-        (home / "data").write_bytes(content)
-        done = caller.rollbox("record", "-o", home / f"{name}.jsonl", "--readable", home / "data", "--", "cat", home / "data")
-        assert (done.returncode, done.stdout) == (0, content), done
-    told = caller.rollbox("verify", home / "a.jsonl", home / "b.jsonl").stdout.decode().splitlines()
-    assert told[0] == "diverged at step 1 (exec): stdout, byte 2" and told[1].endswith('"ab\\uFFFD" (byte 0xff)') and told[2].endswith('"ab\\uFFFD" (byte 0xfe)')
-    seen = verdict(caller, home / "a.jsonl", home / "b.jsonl", status=1)["divergence"]
-    assert (seen["offset"], seen["first"]["byte"], seen["second"]["byte"]) == (2, 255, 254)
-    seen = verdict(caller, home / "b.jsonl", home / "c.jsonl", status=1)["divergence"]
-    assert (seen["offset"], seen["first"]["byte"], seen["second"]["byte"]) == (2, 254, None)
-
-
-def test_verify_reports_a_changed_record(caller):
-    home = caller.directory()
-    caller.rollbox("record", "-o", home / "a.jsonl", "--", "echo", "one")
-    caller.write(home / "b.jsonl", (home / "a.jsonl").read_text().replace('"exit_code":0', '"exit_code":1'))
-    done = caller.rollbox("verify", home / "b.jsonl")
-    assert done.returncode == 1 and b"b.jsonl:2: its digest does not match" in done.stderr
-    assert done.stdout.startswith(b"diverged at step 1 (exec): exit_code\n  record  1\n  replay  0\n")
-
-
-def test_verify_twice(caller):
-    python = ["python3", "-c", "import os; print(os.urandom(16).hex())"]
-    assert caller.rollbox("verify", "--twice", "--seed", "3", "--", *python).stdout == b"equal: 1 step\n"
-    done = caller.rollbox("verify", "--twice", "--", *python)
-    assert done.returncode == 1 and done.stdout.startswith(b"diverged at step 1 (exec): stdout, byte ") and b"--seed" in done.stdout, done
-
-
-def test_verify_twice_of_a_command_that_is_not_there(caller):
-    """There is no answer: 125 and an error object, not the 127 of run and nothing."""
-    done = caller.rollbox("verify", "--json", "--twice", "--", "/nope")
-    assert done.returncode == 125 and json.loads(done.stdout)["error"]["code"] == "command_not_found", done
-
-
-PORT = ["python3", "-c", "import socket; s = socket.socket(); s.bind(('127.0.0.1', 0)); print(s.getsockname())"]
-
-
-@pytest.mark.parametrize("flags, command, source, hint", [
-    (["--net", "host", "--seed", "7"], PORT, "network", None),
-    (["--net", "loopback"], PORT, "network", None),
-    ([], ["mktemp"], "randomness", "--seed"),
-    ([], ["head", "-c", "64", "/dev/urandom"], "randomness", "--seed"),
-    ([], ["sh", "-c", "echo > $(mktemp)"], "randomness", "--seed"),
-    (["--seed", "7"], ["python3", "-c", "import time; print('%016x' % (time.time_ns() * 0x9e3779b97f4a7c15 % 2**64))"], "randomness", "--time-start"),
-], ids=["host", "loopback", "mktemp", "bytes", "file", "clock"])
-def test_verify_names_unseeded_randomness_as_a_cause(caller, flags, command, source, hint):
-    while True:         # the kernel may choose a port twice
-        done = caller.rollbox("verify", "--json", "--twice", *flags, "--", *command)
-        if done.returncode:
-            break
-    seen = json.loads(done.stdout)["divergence"]
-    assert seen["source"] == source, seen
-    assert hint is None and seen["hint"] is None or hint in seen["hint"], seen
-
-
-def test_record_and_verify_have_the_clock_that_run_has(caller):
-    """With a seed and a time the virtual one, and what run repeats is no divergence; unless another is given."""
-    file, flags, command = caller.directory() / "a.jsonl", ["--seed", "7", "--time-start", "2025-01-01T00:00:00"], ["date", "+%N"]
-    run, recorded = caller.rollbox("run", *flags, "--", *command), caller.rollbox("record", "-o", file, *flags, "--", *command)
-    assert (recorded.returncode, recorded.stdout) == (0, run.stdout), recorded
-    assert verdict(caller, file, status=0)["verdict"] == "equal"
-    assert verdict(caller, "--twice", *flags, "--", *command, status=0)["verdict"] == "equal"
-    seen = verdict(caller, "--twice", *flags, "--time-mode", "offset", "--", "date", "+%s.%N", status=1)["divergence"]
-    assert seen["source"] == "time" and "--time-mode virtual" in seen["hint"]
-
-
-@pytest.mark.parametrize("flags", [[], ["--record-changes"]])
-def test_verify_twice_compares_files(caller, flags):
-    """And what is in them, as it was when the sandboxes were still there."""
-    writes = ["bash", "-c", "echo same > /tmp/a; mkdir /tmp/d; echo took $(date +%N) s > /tmp/d/b"]
-    done = caller.rollbox("verify", "--twice", *flags, "--", *writes)
-    assert done.returncode == 1 and done.stdout.startswith(b'diverged at step 2 (files): changes[2].sha256 of "/tmp/d/b", byte '), done
-    assert b'\n  first run   "took ' in done.stdout and b"likely source: time" in done.stdout and b"--time-start" in done.stdout
-    seen = verdict(caller, "--twice", *flags, "--", *writes, status=1)["divergence"]
-    assert seen["path"] == "/tmp/d/b" and seen["offset"] >= 5 and seen["first"]["value"].startswith("took ")
-    done = caller.rollbox("verify", "--twice", *flags, "--", "sh", "-c", "echo same > /tmp/a")
-    assert (done.returncode, done.stdout) == (0, b"equal: 2 steps\n"), done
-    seen = verdict(caller, "--twice", *flags, "--", "sh", "-c", "ln -s $$-$(cat /proc/sys/kernel/random/uuid) /tmp/l", status=1)["divergence"]
-    assert seen["path"] == "/tmp/l" and seen["first"]["value"] != seen["second"]["value"] and seen["offset"] is not None
-
-
-def test_verify_twice_without_files(caller):
-    writes = ["sh", "-c", "cat /proc/sys/kernel/random/uuid > /tmp/a"]
-    done = caller.rollbox("verify", "--twice", "--no-files", "--", *writes)
-    assert (done.returncode, done.stdout) == (0, b"equal: 1 step" + NO_FILES), done
-    assert verdict(caller, "--twice", "--no-files", "--", *writes, status=0)["files"] == "none"
-    assert b"opposites" in caller.rollbox("verify", "--twice", "--no-files", "--record-changes", "--", *writes).stderr
-    caller.rollbox("record", "-o", caller.directory() / "a.jsonl", "--", *writes)
-    for flag in ("--no-files", "--record-changes"):
-        done = caller.rollbox("verify", flag, caller.directory() / "a.jsonl")
-        assert done.returncode == 125 and b"are for --twice" in done.stderr
-
-
-def test_secrets_of_a_sandbox_are_ones_in_its_forks(tmp_path):
-    """Its forks have its files and memory. A record of theirs that says only where to is by its rules."""
-    with Sandbox(Policy(), record=Record(tmp_path / "parent.jsonl", redact_env=["TOKEN"], redact=["tok_[0-9]+"])) as box:
-        box.exec("echo $TOKEN > /tmp/kept", env={"TOKEN": "very-secret-1"})
-        for record in (True, tmp_path / "other.jsonl"):
-            with box.fork(1, record=record)[0] as fork:
-                assert fork.exec("cat /tmp/kept; echo tok_12").stdout == b"very-secret-1\ntok_12\n"
-        with box.fork(1, record=False)[0] as between, between.fork(1, record=Record(tmp_path / "third.jsonl", redact_env=["TOKEN"], redact=["tok_[0-9]+"]))[0] as fork:
-            assert fork.exec("cat /tmp/kept").stdout == b"very-secret-1\n"
-    written = [path.read_text() for path in tmp_path.iterdir()]
-    assert len(written) == 4 and not any("very-secret" in text or "tok_12" in text for text in written)
-
-
-def test_secrets_in_files_are_not_shown(caller):
-    """Files are not shown to a user who has secrets removed from records."""
-    done = caller.rollbox("verify", "--twice", "--redact", "hunter[0-9]", "--", "sh", "-c", "echo hunter2 $(cat /proc/sys/kernel/random/uuid) > /tmp/a")
-    assert done.returncode == 1 and b'of "/tmp/a"\n' in done.stdout and b"hunter" not in done.stdout, done
-
-
-def test_equal_does_not_speak_of_files_that_were_not_recorded(caller):
-    home = caller.directory()
-    for flags, files, words in (([], "none", NO_FILES), (["--record-changes"], "commands", b"\n")):
-        path = home / f"{files}.jsonl"
-        assert caller.rollbox("record", "-o", path, *flags, "--", "true").returncode == 0
-        assert caller.rollbox("verify", path).stdout == b"equal: 1 step" + words
-        assert verdict(caller, path, status=0)["files"] == files
-    assert caller.rollbox("verify", home / "none.jsonl", home / "commands.jsonl").stdout == b"equal: 1 step" + NO_FILES
-
-
-def test_truncated_record_is_verified_up_to_its_end(caller):
-    home = caller.directory()
-    with shared_engine(caller) as call:
-        box = call("create", "--record", home / "a.jsonl")
-        for i in range(4):
-            call("exec", box, "--", "echo", str(i))
-        call("rm", box)
-    raw = (home / "a.jsonl").read_bytes()
-    (home / "b.jsonl").write_bytes(raw[:raw.index(b'{"step":3')+50])
-    caller.own(home / "b.jsonl")
-    for files in (["b.jsonl"], ["a.jsonl", "b.jsonl"]):
-        done = caller.rollbox("verify", *(home / name for name in files))
-        assert (done.returncode, done.stdout) == (0, b"equal: 2 steps (not whole, see standard error; files were not compared: they were not recorded)\n"), done
-        assert b"its last line is truncated" in done.stderr and b"it has no end" in done.stderr
-        assert verdict(caller, *(home / name for name in files), status=0)["whole"] is False
-
-
-@pytest.mark.parametrize("reason", ["file_limit", "engine_lost", None])
-def test_truncated_record_is_not_reported_as_complete(caller, reason):
-    """After any kind of end its steps are compared with themselves and with a longer record; without any steps, that is no success."""
-    home = caller.directory()
-    with shared_engine(caller) as call:
-        box = call("create", "--record", home / "whole.jsonl", "--record-changes")
-        for i in range(3):
-            call("exec", box, "--", "echo", str(i))
-        call("rm", box)
-    rows = (home / "whole.jsonl").read_text().splitlines(True)
-    for steps in (2, 0):
-        digest = json.loads(rows[steps])["digest"]
-        end = json.dumps({"end": {"reason": reason, "steps": steps}, "digest": digest}) + "\n" if reason else ""
-        caller.write(home / f"{steps}.jsonl", "".join(rows[:1 + steps]) + end)
-        for files in ([f"{steps}.jsonl"], ["whole.jsonl", f"{steps}.jsonl"], [f"{steps}.jsonl", "whole.jsonl"]):
-            done = caller.rollbox("verify", *(home / name for name in files))
-            told = f"it ends early: {reason}" if reason else "it has no end"
-            assert told.encode() in done.stderr, done
-            if steps:
-                assert (done.returncode, done.stdout) == (0, b"equal: 2 steps (not whole, see standard error)\n"), done
-                assert verdict(caller, *(home / name for name in files), status=0)["whole"] is False
-            else:
-                assert (done.returncode, done.stdout) == (125, b"") and b"no step that could be compared" in done.stderr, done
-                assert "error" in verdict(caller, *(home / name for name in files), status=125)
-
-
-def test_complete_empty_record_is_equal(caller):
-    home = caller.directory()
-    with shared_engine(caller) as call:
-        call("rm", call("create", "--record", home / "a.jsonl"))
-    assert caller.rollbox("verify", home / "a.jsonl").stdout == b"equal: 0 steps" + NO_FILES
-
-
-def test_forks_are_replayed_from_their_parents(tmp_path):
-    who = [binaries() / "rollbox"]
-    with Sandbox(Policy(random_seed=2), record=tmp_path / "a.jsonl") as box:
-        box.exec(["sh", "-c", "echo base > f"])
-        [kid] = box.fork()
-        box.exec(["sh", "-c", "echo later > f"])
-        kid.exec(["sh", "-c", "cat f; echo kid >> f"])
-        [grand] = kid.fork()
-        grand.exec(["cat", "f"])
-        names = [kid.name, grand.name]
-        grand.close()
-        kid.close()
-    parent, kid, grand = tmp_path / "a.jsonl", *(tmp_path / f"a.{name}.jsonl" for name in names)
-    for child, parents, status in ((kid, [parent], 0), (grand, [parent, kid], 0), (grand, [parent], 125), (kid, [kid], 125), (kid, [], 125)):
-        done = subprocess.run([*who, "verify", *(word for one in parents for word in ("--parent", one)), child], capture_output=True)
-        assert done.returncode == status, done
-        assert status or done.stdout == b"equal: %d step%s%s" % ((1, b"", NO_FILES) if child == grand else (2, b"s", NO_FILES))
-
-
-def test_replayed_fork_is_the_same(tmp_path):
-    with Sandbox(record=tmp_path / "a.jsonl") as box:
-        kids = box.fork(3)
-        assert kids[1].exec(["sh", "-c", "echo $CLONE_ID"], text=True).stdout == "1\n"
-        name = kids[1].name
-        for kid in kids:
-            kid.close()
-    done = subprocess.run([binaries() / "rollbox", "verify", "--parent", tmp_path / "a.jsonl", tmp_path / f"a.{name}.jsonl"], capture_output=True)
-    assert done.returncode == 0 and done.stdout == b"equal: 1 step" + NO_FILES, done
-
-
-@pytest.mark.parametrize("what, words", [
-    (lambda box: box.spawn(["cat"], pty=True).kill(), b"terminal"),
-    (lambda box: box.spawn(["cat"]).stdin.close(), b"pipe or a terminal"),
-    (lambda box: box.exec(["cat"], stdin=b"x" * 3000), b"larger --keep"),
-    (lambda box: box.exec(["true"], env={"V": "x"}), b"--env V=VALUE"),
-    (lambda box: box.exec(["echo", "sk-secret"]), b"redacted from an argument"),
-    (lambda box: box.kill_all(), b"signal"),
-    (lambda box: box.upload("/etc/alternatives", "/tmp/a"), b"tree"),
-])
-def test_unreplayable_steps_are_refused_by_name(tmp_path, what, words):
-    with Sandbox(record=Record(tmp_path / "a.jsonl", keep=1000, redact=["sk-[a-z]+"])) as box:
-        box.exec(["true"])
-        what(box)
-    done = subprocess.run([binaries() / "rollbox", "replay", "-o", tmp_path / "b.jsonl", tmp_path / "a.jsonl"], capture_output=True)
-    assert done.returncode == 125 and words in done.stderr and b"step 2 cannot be replayed" in done.stderr, done
-
-
-def test_upload_is_replayed_with_its_name_and_mode(caller):
-    """Into a directory a file goes by its own name, which the replay has to give it again."""
-    home = caller.directory()
-    caller.write(home / "up", "uploaded")
-    with shared_engine(caller) as call:
-        box = call("create", "--record", home / "a.jsonl")
-        call("exec", box, "--", "mkdir", "/tmp/d")
-        call("cp", home / "up", f"{box}:/tmp/d")
-        call("cp", home / "up", f"{box}:/tmp/other")
-        listed = call("exec", box, "--", "sh", "-c", "cd /tmp; stat -c '%n %a %s' d/* other; cat d/up other")
-        assert "d/up " in listed and listed.endswith("uploadeduploaded")
-        call("rm", box)
-    assert verdict(caller, home / "a.jsonl", status=0)["verdict"] == "equal"
-
-
-def test_commits_are_not_replayed(tmp_path):
-    (tmp_path / "w").mkdir()
-    with Sandbox(Policy().replace(fs_writable=[str(tmp_path / "w")]), record=tmp_path / "a.jsonl") as box:
-        box.exec(["touch", str(tmp_path / "w" / "f")])
-        box.commit()
-    assert kinds(read(tmp_path / "a.jsonl")[1]) == ["exec", "commit"]
-    done = subprocess.run([binaries() / "rollbox", "verify", "--trust", tmp_path / "a.jsonl"], capture_output=True)
-    assert done.returncode == 125 and b"changes the host" in done.stderr
-
-
-def test_replay_does_not_trust_a_policy_with_host_access(caller):
-    home = caller.directory()
-    assert caller.rollbox("record", "-o", home / "a.jsonl", "--shared", home, "--", "touch", home / "made").returncode == 0
-    (home / "made").unlink()
-    done = caller.rollbox("verify", home / "a.jsonl")
-    assert done.returncode == 125 and b"fs_shared" in done.stderr and b"--trust" in done.stderr and not (home / "made").exists()
-    assert caller.rollbox("verify", "--trust", home / "a.jsonl").returncode == 0 and (home / "made").exists()
-
-
-def test_no_colours_or_progress_without_a_terminal(caller):
-    home = caller.directory()
-    caller.rollbox("record", "-o", home / "a.jsonl", "--", "echo", "one")
-    for arguments in (["verify", home / "a.jsonl"], ["replay", "-o", home / "b.jsonl", home / "a.jsonl"]):
-        done = caller.rollbox(*arguments)
-        assert b"\x1b" not in done.stdout + done.stderr and b"\r" not in done.stderr
-
-
-def test_invalid_trajectory_is_reported(caller):
-    home = caller.directory()
-    for name, text, words in (("empty", "", b"empty:1: it has no complete line"), ("other", '{"a": 1}\n', b"other:1: is not a trajectory"), ("text", "hello\n", b"text:1: is not a JSON object"),
-                              ("newer", '{"format": "rollbox-trajectory/2"}\n', b"newer:1: has another format version")):
-        caller.write(home / name, text)
-        done = caller.rollbox("verify", home / name)
-        assert done.returncode == 125 and words in done.stderr, done
-    assert caller.rollbox("verify", home / "missing").returncode == 125
-    assert caller.rollbox("verify", "--seed", "3", home / "text").returncode == 125

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batches that are recorded: a trajectory for each job, with any id, a new one after another attempt, and none left half when the batch is closed."""
+"""Batches that are recorded: a trajectory for each job, with any id, a new one after another
+attempt, and none left half when the batch is closed."""
 
 import asyncio
 import json
@@ -11,8 +12,14 @@ from rollbox import Engine, InvalidArgument, Record, iter_many, run_many, run_ma
 from harness import caller  # noqa: F401
 from trajectory_files import read, verdict
 
-JOBS = [{"id": "a/b", "argv": ["echo", "one"]}, {"argv": ["sh", "-c", "cat; exit 3"], "stdin": "in", "files": {"f": "x"}, "timeout_s": 50}, {"id": "..", "code": "print(6 * 7)", "language": "python"},
-        ["sh", "-c", "echo shell"], {"id": 9, "nothing": 1}, {"id": "env", "argv": ["env"], "env": {"A": "b"}, "policy": {"max_memory": "64M"}}]
+JOBS = [
+    {"id": "a/b", "argv": ["echo", "one"]},
+    {"argv": ["sh", "-c", "cat; exit 3"], "stdin": "in", "files": {"f": "x"}, "timeout_s": 50},
+    {"id": "..", "code": "print(6 * 7)", "language": "python"},
+    ["sh", "-c", "echo shell"],
+    {"id": 9, "nothing": 1},
+    {"id": "env", "argv": ["env"], "env": {"A": "b"}, "policy": {"max_memory": "64M"}},
+]
 
 
 def expect(results, directory):
@@ -23,7 +30,11 @@ def expect(results, directory):
     for result, name in zip(results, ("a%2Fb", "1", "%2E.", "3", None, "env")):
         if name is not None:
             header, [step], trajectory = read(directory / f"{name}.jsonl")
-            assert trajectory.complete and step.observation.stdout.data == result.stdout and step.observation.exit_code == result.exit_code
+            assert (
+                trajectory.complete
+                and step.observation.stdout.data == result.stdout
+                and step.observation.exit_code == result.exit_code
+            )
     assert header.policy["max_memory"] == "64M" and step.action.env == ("A",)
 
 
@@ -50,7 +61,11 @@ def test_single_record_path_is_refused_for_a_batch(tmp_path):
 def test_unwritable_record_file_is_an_error_row(tmp_path):
     (tmp_path / "1.jsonl").write_text("precious")
     results = run_many([["true"]] * 3, record=tmp_path / "{id}.jsonl")
-    assert [result.outcome for result in results] == ["exit", "error", "exit"] and "is not empty" in str(results[1].error)
+    assert [result.outcome for result in results] == [
+        "exit",
+        "error",
+        "exit",
+    ] and "is not empty" in str(results[1].error)
     assert (tmp_path / "1.jsonl").read_text() == "precious"
     [result] = run_many([["true"]], record=tmp_path / "missing" / "{id}.jsonl")
     assert result.outcome == "error" and "No such file" in str(result.error)
@@ -59,13 +74,23 @@ def test_unwritable_record_file_is_an_error_row(tmp_path):
 def test_another_attempt_has_the_file_for_itself(tmp_path):
     """A job whose result had come when the engine was killed needs no other: its sandbox alone was not closed."""
     with Engine() as engine:
-        rows = iter_many([["sh", "-c", "echo begun; sleep 0.01; echo ended"]] * 20, 2, engine=engine, record=tmp_path / "{id}.jsonl", ordered=True)
+        rows = iter_many(
+            [["sh", "-c", "echo begun; sleep 0.01; echo ended"]] * 20,
+            2,
+            engine=engine,
+            record=tmp_path / "{id}.jsonl",
+            ordered=True,
+        )
         next(rows)
         os.kill(engine.pid, 9)
         assert all(result.ok for result in rows)
     for i in range(20):
         _, [step], trajectory = read(tmp_path / f"{i}.jsonl")
-        assert trajectory.end.reason in ("closed", "engine_lost") and trajectory.changed_line is None and step.observation.stdout.data == b"begun\nended\n"
+        assert (
+            trajectory.end.reason in ("closed", "engine_lost")
+            and trajectory.changed_line is None
+            and step.observation.stdout.data == b"begun\nended\n"
+        )
 
 
 def test_closing_it_ends_what_is_under_way(tmp_path):
@@ -82,10 +107,36 @@ def test_command_line_runs_a_batch(caller):
     home = caller.directory()
     (home / "t").mkdir()
     caller.own(home / "t")
-    rows = [{"id": "a/b", "argv": ["echo", "one"]}, {"id": -2, "argv": ["sh", "-c", "cat; exit 3"], "stdin": "in", "files": {"f": "x"}, "timeout_s": 50}, {"id": "..", "code": "print(6 * 7)", "language": "python"},
-            {"id": 9, "nothing": 1}, {"id": "gr\u00fc\u00df", "argv": ["env"], "env": {"KEY": "opensesame"}, "policy": {"max_memory": "64M"}}]
+    rows = [
+        {"id": "a/b", "argv": ["echo", "one"]},
+        {
+            "id": -2,
+            "argv": ["sh", "-c", "cat; exit 3"],
+            "stdin": "in",
+            "files": {"f": "x"},
+            "timeout_s": 50,
+        },
+        {"id": "..", "code": "print(6 * 7)", "language": "python"},
+        {"id": 9, "nothing": 1},
+        {
+            "id": "gr\u00fc\u00df",
+            "argv": ["env"],
+            "env": {"KEY": "opensesame"},
+            "policy": {"max_memory": "64M"},
+        },
+    ]
     caller.write(home / "jobs.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
-    arguments = ["batch", "--record", home / "t" / "{id}.jsonl", "--redact-env", "KEY", "-o", home / "out.jsonl", "--ordered", home / "jobs.jsonl"]
+    arguments = [
+        "batch",
+        "--record",
+        home / "t" / "{id}.jsonl",
+        "--redact-env",
+        "KEY",
+        "-o",
+        home / "out.jsonl",
+        "--ordered",
+        home / "jobs.jsonl",
+    ]
     assert caller.rollbox(*arguments).returncode == 1, "one is no job"
     results = [json.loads(line) for line in (home / "out.jsonl").read_text().splitlines()]
     assert [row["outcome"] for row in results] == ["exit", "exit", "exit", "error", "exit"]
@@ -93,16 +144,30 @@ def test_command_line_runs_a_batch(caller):
     assert sorted(path.name for path in (home / "t").iterdir()) == sorted(f"{name}.jsonl" for name in names)
     for name, i in names.items():
         header, [step], trajectory = read(home / "t" / f"{name}.jsonl")
-        assert trajectory.complete and step.observation.exit_code == results[i]["exit_code"] and len(step.observation.stdout.text) >= len(results[i]["stdout"])
+        assert (
+            trajectory.complete
+            and step.observation.exit_code == results[i]["exit_code"]
+            and len(step.observation.stdout.text) >= len(results[i]["stdout"])
+        )
         assert os.stat(home / "t" / f"{name}.jsonl").st_uid == caller.uid
-    assert header.policy["max_memory"] == "64M" and "KEY=[redacted:KEY]" in step.observation.stdout.text and results[4]["stdout"].count("opensesame") == 1
+    assert (
+        header.policy["max_memory"] == "64M"
+        and "KEY=[redacted:KEY]" in step.observation.stdout.text
+        and results[4]["stdout"].count("opensesame") == 1
+    )
     assert verdict(caller, home / "t" / "-2.jsonl", status=0)["verdict"] == "equal"
     # Those that are done are left alone, and others' files are not lost without --force.
     (home / "out.jsonl").write_text("".join(json.dumps(row) + "\n" for row in results[:1]))
     caller.own(home / "out.jsonl")
     before = (home / "t" / "a%2Fb.jsonl").read_bytes()
     assert caller.rollbox(*arguments).returncode == 1
-    assert sum("is not empty" in (json.loads(line)["error"] or {}).get("message", "") for line in (home / "out.jsonl").read_text().splitlines()) == 3
+    assert (
+        sum(
+            "is not empty" in (json.loads(line)["error"] or {}).get("message", "")
+            for line in (home / "out.jsonl").read_text().splitlines()
+        )
+        == 3
+    )
     assert caller.rollbox(*arguments, "--force").returncode == 1
     assert sum(json.loads(line)["outcome"] == "exit" for line in (home / "out.jsonl").read_text().splitlines()) == 4
     assert (home / "t" / "a%2Fb.jsonl").read_bytes() == before
@@ -110,11 +175,26 @@ def test_command_line_runs_a_batch(caller):
 
 def test_many_jobs_at_once_and_their_trajectories(caller):
     home = caller.directory()
-    caller.write(home / "jobs.jsonl", "".join(json.dumps({"id": i, "argv": ["echo", str(i)]}) + "\n" for i in range(200)))
-    done = caller.rollbox("batch", "-j", "8", "--record", home / "{id}.trajectory", "-o", home / "out.jsonl", home / "jobs.jsonl")
+    caller.write(
+        home / "jobs.jsonl",
+        "".join(json.dumps({"id": i, "argv": ["echo", str(i)]}) + "\n" for i in range(200)),
+    )
+    done = caller.rollbox(
+        "batch",
+        "-j",
+        "8",
+        "--record",
+        home / "{id}.trajectory",
+        "-o",
+        home / "out.jsonl",
+        home / "jobs.jsonl",
+    )
     assert done.returncode == 0, done
     for i in range(200):
-        assert read(home / f"{i}.trajectory")[1][0].observation.stdout.data == b"%d\n" % i and read(home / f"{i}.trajectory")[2].complete
+        assert (
+            read(home / f"{i}.trajectory")[1][0].observation.stdout.data == b"%d\n" % i
+            and read(home / f"{i}.trajectory")[2].complete
+        )
 
 
 def test_batch_needs_a_record_file_per_job(caller):
@@ -132,5 +212,9 @@ def test_incomplete_batch_trajectory_is_reported(caller):
     caller.own(home / "1.jsonl")
     caller.write(home / "jobs.jsonl", '{"id": 1, "argv": ["echo", "on"]}\n{"id": 2, "argv": ["echo", "on"]}\n')
     done = caller.rollbox("batch", "--record", home / "{id}.jsonl", home / "jobs.jsonl")
-    assert done.returncode == 1 and b"job 1: the trajectory is incomplete" in done.stderr and done.stdout.count(b'"on\\n"') == 2, done
+    assert (
+        done.returncode == 1
+        and b"job 1: the trajectory is incomplete" in done.stderr
+        and done.stdout.count(b'"on\\n"') == 2
+    ), done
     assert read(home / "2.jsonl")[2].complete

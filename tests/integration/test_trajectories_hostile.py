@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Trajectories from strangers, rules that a guest works against, and files that two processes want.
 
-The model: the author of a record knows how it is read and wants it to reach the host, the terminal, or all memory; a guest whose streams are recorded wants its secret in the file or the recorder blocked.
+The model: the author of a record knows how it is read and wants it to reach the host, the terminal,
+or all memory; a guest whose streams are recorded wants its secret in the file or the recorder
+blocked.
 """
 
 import json
@@ -27,7 +29,10 @@ def rows_of(path):
 def settled(*boxes):
     """All steps are written: on a machine with much to do that takes longer than a close waits for."""
     deadline = time.monotonic() + 2 * DEADLINE
-    while any(record["written"] < record["steps"] and not record["error"] for record in (box.inspect()["record"] for box in boxes)):
+    while any(
+        record["written"] < record["steps"] and not record["error"]
+        for record in (box.inspect()["record"] for box in boxes)
+    ):
         assert time.monotonic() < deadline
 
 
@@ -67,12 +72,26 @@ def test_extra_grants_of_a_record_are_reported_and_not_given(caller, key, value,
     forge(caller, home / "a.jsonl", lambda rows: rows[0]["policy"].update({key: value}))
     for command in (["verify"], ["replay", "-o", home / "b.jsonl"]):
         done = caller.rollbox(*command, home / "a.jsonl")
-        assert done.returncode == 125 and words.encode() in done.stderr and b"--trust" in done.stderr and b"--policy" in done.stderr, done
+        assert (
+            done.returncode == 125
+            and words.encode() in done.stderr
+            and b"--trust" in done.stderr
+            and b"--policy" in done.stderr
+        ), done
 
 
 def test_default_grants_need_no_trust(caller):
     home = caller.directory()
-    forge(caller, home / "a.jsonl", lambda rows: rows[0]["policy"].update(fs_readable=["/usr", "/lib", "/lib64", "/bin", "/etc", "/usr/share"], max_memory="64M", net="loopback", random_seed=3))
+    forge(
+        caller,
+        home / "a.jsonl",
+        lambda rows: rows[0]["policy"].update(
+            fs_readable=["/usr", "/lib", "/lib64", "/bin", "/etc", "/usr/share"],
+            max_memory="64M",
+            net="loopback",
+            random_seed=3,
+        ),
+    )
     assert caller.rollbox("verify", home / "a.jsonl").returncode == 0
 
 
@@ -96,13 +115,25 @@ def test_link_below_a_default_directory_leads_to_its_grant(tmp_path):
 
 def test_replay_uses_the_callers_policy(caller):
     home = caller.directory()
-    forge(caller, home / "a.jsonl", lambda rows: (rows[0]["policy"].update(fs_readable=["/usr", "/lib", "/lib64", "/bin", "/var"]), rows[1]["action"].update(argv=["ls", "/var/lib"])))
+    forge(
+        caller,
+        home / "a.jsonl",
+        lambda rows: (
+            rows[0]["policy"].update(fs_readable=["/usr", "/lib", "/lib64", "/bin", "/var"]),
+            rows[1]["action"].update(argv=["ls", "/var/lib"]),
+        ),
+    )
     caller.write(home / "policy.json", json.dumps({"max_memory": "64M"}))
     done = caller.rollbox("replay", "--policy", home / "policy.json", "-o", home / "b.jsonl", home / "a.jsonl")
     assert done.returncode == 0, done
     header, [step], _ = read(home / "b.jsonl")
     assert header.policy == {"max_memory": "64M"} and step.observation.exit_code == 2, "there is no /var"
-    assert caller.rollbox("replay", "--policy", home / "missing.json", "-o", home / "c.jsonl", home / "a.jsonl").returncode == 125
+    assert (
+        caller.rollbox(
+            "replay", "--policy", home / "missing.json", "-o", home / "c.jsonl", home / "a.jsonl"
+        ).returncode
+        == 125
+    )
 
 
 # What a record does to who reads it
@@ -130,11 +161,22 @@ def test_record_text_is_escaped_on_a_terminal(caller):
 
 def test_record_patterns_do_not_exhaust_memory(caller):
     home = caller.directory()
-    for pattern in ("((((a{1,250}){1,250}){1,250}){1,250}){1,250}", "(" * 50 + "a" + ")+" * 50, "(" * 70 + "a" + ")" * 70, "[a]]{30000}"):
+    for pattern in (
+        "((((a{1,250}){1,250}){1,250}){1,250}){1,250}",
+        "(" * 50 + "a" + ")+" * 50,
+        "(" * 70 + "a" + ")" * 70,
+        "[a]]{30000}",
+    ):
         path = forge(caller, home / "a.jsonl", lambda rows: rows[0].update(redact={"names": [], "patterns": [pattern]}))
         done = caller.rollbox("replay", "--force", "-o", home / "b.jsonl", path)
         assert done.returncode == 125 and b"too large with its repetitions" in done.stderr, done
-    path = forge(caller, home / "a.jsonl", lambda rows: rows[0].update(redact={"names": [], "patterns": ["[A-Za-z0-9]{20,64}\\.([A-Z]{6,32}|x+)"]}))
+    path = forge(
+        caller,
+        home / "a.jsonl",
+        lambda rows: rows[0].update(
+            redact={"names": [], "patterns": ["[A-Za-z0-9]{20,64}\\.([A-Z]{6,32}|x+)"]}
+        ),
+    )
     assert caller.rollbox("replay", "--force", "-o", home / "b.jsonl", path).returncode == 0
 
 
@@ -155,30 +197,50 @@ def test_lines_too_long_or_with_too_many_values(caller):
         read(home / "a.jsonl")
 
 
-@pytest.mark.parametrize("row", [
-    '{"step": 1, "step": 2, "begun_at": 0, "action": {"kind": "exec"}, "observation": {"outcome": "exit"}, "digest": "0"}',
-    '{"step": 1, "begun_at": 0, "time_ns": 1%s, "action": {"kind": "exec"}, "observation": {"outcome": "exit"}, "digest": "0"}' % ("0" * 400),
-    '{"step": 1, "begun_at": 0, "action": {"kind": "exec", "timeout_ms": 1%s}, "observation": {"outcome": "exit"}, "digest": "0"}' % ("0" * 400),
-    '{"step": 1, "begun_at": 0, "action": {"kind": "exec", "x": %s1%s}, "observation": {"outcome": "exit"}, "digest": "0"}' % ("[" * 1500, "]" * 1500),
-    '\xff',
-])
+@pytest.mark.parametrize(
+    "row",
+    [
+        '{"step": 1, "step": 2, "begun_at": 0, "action": {"kind": "exec"}, "observation": {"outcome": "exit"}, "digest": "0"}',
+        '{"step": 1, "begun_at": 0, "time_ns": 1%s, "action": {"kind": "exec"}, "observation": {"outcome": "exit"}, "digest": "0"}'
+        % ("0" * 400),
+        '{"step": 1, "begun_at": 0, "action": {"kind": "exec", "timeout_ms": 1%s}, "observation": {"outcome": "exit"}, "digest": "0"}'
+        % ("0" * 400),
+        '{"step": 1, "begun_at": 0, "action": {"kind": "exec", "x": %s1%s}, "observation": {"outcome": "exit"}, "digest": "0"}'
+        % ("[" * 1500, "]" * 1500),
+        '\xff',
+    ],
+)
 def test_false_line_is_its_own_error(tmp_path, row):
     with Sandbox(record=tmp_path / "a.jsonl") as box:
         box.exec(["true"])
-    (tmp_path / "b.jsonl").write_bytes((tmp_path / "a.jsonl").read_bytes().splitlines(True)[0] + row.encode("latin-1") + b"\n")
+    (tmp_path / "b.jsonl").write_bytes(
+        (tmp_path / "a.jsonl").read_bytes().splitlines(True)[0] + row.encode("latin-1") + b"\n"
+    )
     with pytest.raises(InvalidArgument, match=r"b\.jsonl:2: "):
         read(tmp_path / "b.jsonl")
-    done = subprocess.run([binaries() / "rollbox", "verify", tmp_path / "a.jsonl", tmp_path / "b.jsonl"], capture_output=True)
+    done = subprocess.run(
+        [binaries() / "rollbox", "verify", tmp_path / "a.jsonl", tmp_path / "b.jsonl"],
+        capture_output=True,
+    )
     assert done.returncode in (1, 125) and (b"b.jsonl:2: " in done.stderr), done
 
 
 def test_endless_command_is_interrupted(caller):
     home = caller.directory()
-    forge(caller, home / "a.jsonl", lambda rows: rows[1]["action"].update(argv=["sh", "-c", "echo begun > /proc/self/fd/1; exec sleep 100000"]))
+    forge(
+        caller,
+        home / "a.jsonl",
+        lambda rows: rows[1]["action"].update(
+            argv=["sh", "-c", "echo begun > /proc/self/fd/1; exec sleep 100000"]
+        ),
+    )
     os.mkfifo(home / "out")
     caller.own(home / "out")
     ours = os.open(home / "out", os.O_RDWR)
-    with caller.popen([binaries() / "rollbox", "replay", "-o", home / "out", home / "a.jsonl"], stderr=subprocess.PIPE) as process:
+    with caller.popen(
+        [binaries() / "rollbox", "replay", "-o", home / "out", home / "a.jsonl"],
+        stderr=subprocess.PIPE,
+    ) as process:
         assert os.read(ours, 1).startswith(b"{"), "the sandbox is there, and the command is the next thing"
         process.send_signal(signal.SIGINT)
         assert b"interrupted" in process.stderr.read()
@@ -192,13 +254,23 @@ def test_pipe_cannot_be_read_twice(tmp_path):
     raw = (tmp_path / "a.jsonl").read_bytes()
     done = subprocess.run([binaries() / "rollbox", "verify", "/dev/stdin"], input=raw, capture_output=True)
     assert done.returncode == 125 and b"read twice" in done.stderr, done
-    assert subprocess.run([binaries() / "rollbox", "replay", "-o", tmp_path / "b.jsonl", "/dev/stdin"], input=raw).returncode == 0
+    assert (
+        subprocess.run(
+            [binaries() / "rollbox", "replay", "-o", tmp_path / "b.jsonl", "/dev/stdin"], input=raw
+        ).returncode
+        == 0
+    )
 
 
 def test_special_record_paths_are_refused(caller):
     home = caller.directory()
     done = caller.rollbox("record", "-o", "/dev/full", "--", "echo", "hi")
-    assert done.returncode == 125 and done.stdout == b"hi\n" and b"0 of 1 steps" in done.stderr and b"No space left" in done.stderr
+    assert (
+        done.returncode == 125
+        and done.stdout == b"hi\n"
+        and b"0 of 1 steps" in done.stderr
+        and b"No space left" in done.stderr
+    )
     assert caller.rollbox("record", "-o", home, "--", "true").returncode == 125
     assert caller.rollbox("record", "-o", "/dev/null", "--", "true").returncode == 0
     for path in ("/dev/zero", home):
@@ -221,20 +293,39 @@ def test_record_is_not_replayed_onto_itself(caller):
 def test_withheld_contents_are_not_called_equal_in_silence(caller):
     home = caller.directory()
     for name, letter in (("a", "x"), ("b", "y")):
-        done = caller.rollbox("record", "--redact", "secret", "-o", home / f"{name}.jsonl", "--", "sh", "-c", "head -c 2000000 /dev/zero | tr '\\0' $(printf %s " + letter + ")")
+        done = caller.rollbox(
+            "record",
+            "--redact",
+            "secret",
+            "-o",
+            home / f"{name}.jsonl",
+            "--",
+            "sh",
+            "-c",
+            "head -c 2000000 /dev/zero | tr '\\0' $(printf %s " + letter + ")",
+        )
         assert done.returncode == 0
     rows = rows_of(home / "b.jsonl")
     rows[1]["action"] = rows_of(home / "a.jsonl")[1]["action"]
     caller.write(home / "b.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
     done = caller.rollbox("verify", "--json", home / "a.jsonl", home / "b.jsonl")
-    assert done.returncode == 0 and json.loads(done.stdout)["whole"] is False and b"1 of the equal steps had something that was not compared: a content that was withheld" in done.stderr, done
+    assert (
+        done.returncode == 0
+        and json.loads(done.stdout)["whole"] is False
+        and b"1 of the equal steps had something that was not compared: a content that was withheld"
+        in done.stderr
+    ), done
 
 
 # Two that want one file
 
 def test_one_file_has_one_record(tmp_path, caller):
     home = caller.directory()
-    with caller.popen([binaries() / "rollbox", "record", "-i", "-o", home / "a.jsonl", "--", "cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+    with caller.popen(
+        [binaries() / "rollbox", "record", "-i", "-o", home / "a.jsonl", "--", "cat"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as process:
         while not is_locked(home / "a.jsonl"):
             assert process.poll() is None
         done = caller.rollbox("record", "--force", "-o", home / "a.jsonl", "--", "true")
@@ -259,7 +350,13 @@ def test_secrets_of_the_policy_are_known_before_the_first_command(tmp_path):
         box.note({"sk-key": ["policysecret", {"sk-abc": "sk-def"}]})
         box.exec(["true"])
     raw = (tmp_path / "a.jsonl").read_bytes()
-    assert b"policysecret" not in raw and b"sk-abc" not in raw and b"sk-def" not in raw and b"sk-key" not in raw and b"sk-host" not in raw
+    assert (
+        b"policysecret" not in raw
+        and b"sk-abc" not in raw
+        and b"sk-def" not in raw
+        and b"sk-key" not in raw
+        and b"sk-host" not in raw
+    )
     header, steps, trajectory = read(tmp_path / "a.jsonl")
     assert trajectory.complete and header.policy["env"] == {"TOKEN": "[redacted:TOKEN]", "OTHER": "shown"}
     done = subprocess.run([binaries() / "rollbox", "verify", tmp_path / "a.jsonl"], capture_output=True)
@@ -269,30 +366,46 @@ def test_secrets_of_the_policy_are_known_before_the_first_command(tmp_path):
 def test_variables_in_a_list_are_recorded_without_their_values(caller):
     home = caller.directory()
     caller.write(home / "policy.json", json.dumps({"env": ["A=listvalue", "B=x", "A=other"]}))
-    assert caller.rollbox("record", "-o", home / "a.jsonl", "--policy", home / "policy.json", "--", "true").returncode == 0
-    assert b"listvalue" not in (home / "a.jsonl").read_bytes() and read(home / "a.jsonl")[0].policy["env"] == {"A": None, "B": None}
+    assert (
+        caller.rollbox(
+            "record", "-o", home / "a.jsonl", "--policy", home / "policy.json", "--", "true"
+        ).returncode
+        == 0
+    )
+    assert b"listvalue" not in (home / "a.jsonl").read_bytes() and read(home / "a.jsonl")[0].policy[
+        "env"
+    ] == {"A": None, "B": None}
     assert caller.rollbox("verify", "--env", "A=other", "--env", "B=x", home / "a.jsonl").returncode == 0
 
 
 def test_secret_at_the_end_of_a_truncated_stream_is_redacted(tmp_path):
-    with Sandbox(Policy(env={"TOKEN": "opensesame"}, max_output=108), record=Record(tmp_path / "a.jsonl", redact_env=["TOKEN"])) as box:
+    with Sandbox(
+        Policy(env={"TOKEN": "opensesame"}, max_output=108),
+        record=Record(tmp_path / "a.jsonl", redact_env=["TOKEN"]),
+    ) as box:
         assert box.exec("head -c 100 /dev/zero | tr '\\0' .; printf $TOKEN; echo more").outcome == "output_limit"
         assert box.exec("printf '...opense'").ok
     raw = (tmp_path / "a.jsonl").read_bytes()
     steps = read(tmp_path / "a.jsonl")[1]
     assert steps[0].observation.stdout.text == "." * 100 + "[redacted:TOKEN]"
-    assert steps[1].observation.stdout.text == "...opense" and raw.count(b"opense") == 2, "what was not cut is what it is"
+    assert steps[1].observation.stdout.text == "...opense" and raw.count(b"opense") == 2, (
+        "what was not cut is what it is"
+    )
 
 
 def test_names_of_variables_that_are_no_text(tmp_path):
     with Sandbox(record=Record(tmp_path / "a.jsonl", env_values=True)) as box:
         box.exec(["true"], env={b"\xff\xfe\xf0": "x", "gr\u00fcn": "y"})
     [step] = read(tmp_path / "a.jsonl")[1]
-    assert step.action.env_values == {"\ufffd\ufffd\ufffd": "x", "gr\u00fcn": "y"} and read(tmp_path / "a.jsonl")[2].complete
+    assert (
+        step.action.env_values == {"\ufffd\ufffd\ufffd": "x", "gr\u00fcn": "y"}
+        and read(tmp_path / "a.jsonl")[2].complete
+    )
 
 
 def test_guest_cannot_keep_the_recorder_busy(tmp_path):
-    """glibc tries "a.*b" at every a of a line, each time to the line's end: of a megabyte of them it would take hours, with everybody's records waiting."""
+    """glibc tries "a.*b" at every a of a line, each time to the line's end: of a megabyte of them
+    it would take hours, with everybody's records waiting."""
     with Engine() as engine:
         other = Sandbox(engine=engine, record=tmp_path / "other.jsonl")
         with Sandbox(engine=engine, record=Record(tmp_path / "a.jsonl", redact=["a.*b", "sk-[a-z]+"])) as box:
@@ -314,7 +427,12 @@ def test_guest_cannot_keep_the_recorder_busy(tmp_path):
 @pytest.mark.once
 def test_redaction_pattern_states_are_bounded(tmp_path):
     """glibc keeps every set of states that it has met; which ones these are, texts say."""
-    with Engine() as engine, Sandbox(engine=engine, record=Record(tmp_path / "a.jsonl", redact=["(a|b)*a(a|b){12}c"])) as box:
+    with (
+        Engine() as engine,
+        Sandbox(
+            engine=engine, record=Record(tmp_path / "a.jsonl", redact=["(a|b)*a(a|b){12}c"])
+        ) as box,
+    ):
         box.exec(["true"])
         recorder = recorder_of(engine.status()["pid"])
         for _ in range(repeat_count(20, 10, 600)):
@@ -333,7 +451,13 @@ def test_too_long_step_keeps_its_digests(tmp_path):
     _, steps, trajectory = read(tmp_path / "a.jsonl")
     assert trajectory.complete and (tmp_path / "a.jsonl").stat().st_size < 1 << 20
     out = steps[0].observation.stdout
-    assert out.size == 15 << 20 and out.truncated and out.data == b"" and out.sha256 and steps[1].observation.stdout.data == b"on\n"
+    assert (
+        out.size == 15 << 20
+        and out.truncated
+        and out.data == b""
+        and out.sha256
+        and steps[1].observation.stdout.data == b"on\n"
+    )
 
 
 # Callbacks

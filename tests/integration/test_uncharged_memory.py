@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory that the kernel keeps for a program's things, rather than for the program, stays below the sandbox's limit; also where no control group is charged with it."""
+"""Memory that the kernel keeps for a program's things, rather than for the program, stays below the
+sandbox's limit; also where no control group is charged with it."""
 
 import os
 import subprocess
@@ -13,7 +14,23 @@ BOUND_MIB = LIMIT_MIB * 5 // 4
 # Of each, what could be had had no bound, or one of hundreds of MiB. The others are in the long list.
 ONCE_UNBOUNDED = ["acl", "md5", "group6", "source4", "options6", "tls"]
 SHORT = [*ONCE_UNBOUNDED, "acl_short", "attribute", "symlink", "group4", "timerfd"]
-LONG = [*SHORT, "async", "netlink", "empty", "epoll", "eventfd", "socketpair", "udp", "tcp", "bound", "file", "name", "timer", "semaphores", "message"]
+LONG = [
+    *SHORT,
+    "async",
+    "netlink",
+    "empty",
+    "epoll",
+    "eventfd",
+    "socketpair",
+    "udp",
+    "tcp",
+    "bound",
+    "file",
+    "name",
+    "timer",
+    "semaphores",
+    "message",
+]
 LONG += ["watch", "absent", "proc", "poll", "terminal", "dnotify", "signal", "pidfd", "zombie"]
 SOAK = bool(os.environ.get("ROLLBOX_SOAK"))
 
@@ -25,7 +42,8 @@ def kept_mib():
 
 
 def hoarded(caller, kind, processes, seconds):
-    """The number of objects that a sandbox of LIMIT_MIB made, as the guest reports it, and by how many MiB the host's kernel memory grew."""
+    """The number of objects that a sandbox of LIMIT_MIB made, as the guest reports it, and by how
+    many MiB the host's kernel memory grew."""
     program = guest("hoard")
     flags = ["--memory", f"{LIMIT_MIB}M", "--net", "loopback", "--timeout", "60", "--readable", str(program.parent)]
     command = [binaries() / "rollbox", "run", *flags, "--", program, kind, str(processes), str(seconds)]

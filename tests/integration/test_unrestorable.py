@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """States that could not be restored are refused when they are taken.
 
-The model: a guest makes a state of an odd kind, and then there is one of two ends. A snapshot of it is refused, naming the process; or a fork of that snapshot
+The model: a guest makes a state of an odd kind, and then there is one of two ends. A snapshot of it
+is refused, naming the process; or a fork of that snapshot
 works, and so does waking it after a hibernation. make check runs this file as root and as an ordinary user.
 """
 
@@ -84,7 +85,13 @@ def test_zombies_of_sessions_whose_leader_is_gone(engine, n):  # noqa: F811
 
 @pytest.mark.parametrize("kind", ["alone", "parent"])
 def test_guest_running_rollbox_init_is_harmless(engine, kind):  # noqa: F811
-    box = begun(engine, INIT, f"{PROGRAM}/rollbox-init", kind, fs_readable=["/usr", "/lib", "/lib64", "/bin", "/etc", PROGRAM])
+    box = begun(
+        engine,
+        INIT,
+        f"{PROGRAM}/rollbox-init",
+        kind,
+        fs_readable=["/usr", "/lib", "/lib64", "/bin", "/etc", PROGRAM],
+    )
     words = holds(box)
     assert words is None or "process" in words, words
     box.close()

@@ -35,7 +35,8 @@ def system_entries():
     return [
         entry("bin"), entry("bin/busybox", program, mode=0o755), *(entry(f"bin/{name}", b"", link="busybox") for name in APPLETS),
         entry("setid"), entry("setid/su", program, mode=0o4755), entry("root", mode=0o700), entry("tmp", mode=0o1777),
-        entry("etc"), entry("etc/passwd", PASSWD), entry("etc/group", GROUP), entry("etc/hosts", b""), entry("high", b"", uid=65533, gid=65533), *homes]  # fmt: skip
+        # fmt: skip
+        entry("etc"), entry("etc/passwd", PASSWD), entry("etc/group", GROUP), entry("etc/hosts", b""), entry("high", b"", uid=65533, gid=65533), *homes]
 
 
 def system():

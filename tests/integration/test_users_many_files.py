@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Owners of files that a client writes into a sandbox of many users, and a grader that the agent's user cannot touch."""
+"""Owners of files that a client writes into a sandbox of many users, and a grader that the agent's
+user cannot touch."""
 
 import os
 
@@ -62,14 +63,17 @@ def test_unknown_owner_is_refused_by_name(box):
 
 def test_user_group_and_groups_of_a_command(box):
     script = ["sh", "-c", "id -u; id -g; id -G"]
-    assert box.exec(script, user=1001, group=50, groups=[60, 70], text=True).stdout.split("\n")[:3] == ["1001", "50", "50 60 70"]
+    assert box.exec(script, user=1001, group=50, groups=[60, 70], text=True).stdout.split("\n")[
+        :3
+    ] == ["1001", "50", "50 60 70"]
     assert box.exec(script, user=1001, groups=[60], text=True).stdout.split("\n")[2] == "0 60"
     with pytest.raises(InvalidArgument):
         box.exec(script, group=50)
 
 
 def test_grader_is_out_of_the_agents_reach(box):
-    """The verifier runs as a user of its own: the agent's processes can neither signal nor trace it, nor change its files."""
+    """The verifier runs as a user of its own: the agent's processes can neither signal nor trace
+    it, nor change its files."""
     agent = "import os, signal, time\nwhile True:\n for pid in filter(str.isdigit, os.listdir('/proc')):\n  if int(pid) not in (1, os.getpid()):\n   try: os.kill(int(pid), 9)\n   except OSError: pass\n time.sleep(0.001)"
     with box.spawn(["python3", "-c", agent], user=1001):
         box.write_file("/tmp/grader/check", "echo verified", mode=0o600, owner="1002")

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Running processes of many users in snapshots, forks, resets and hibernated sandboxes.
 
-The model: a Python process forks one process for each kind of rights, and answers each line on its input with the state of all, as the kernel
+The model: a Python process forks one process for each kind of rights, and answers each line on its
+input with the state of all, as the kernel
 has it. The answers of a copy are those of the original.
 """
 
@@ -286,7 +287,8 @@ serve(answer)
 
 
 def test_files_of_other_users_stay_open_as_they_were(box):
-    """A log that root opened, in a directory that the process may not enter; removed files with their owners, and read-only where they were."""
+    """A log that root opened, in a directory that the process may not enter; removed files with
+    their owners, and read-only where they were."""
     captive = Captive.begin(box, FILES)
     kid, = box.fork(1)
     before = captive()
@@ -418,7 +420,8 @@ print("all the same")
 
 
 def test_ordinary_users_processes_keep_their_rights():
-    """His engine has rights over them in the user namespace of their ids alone; a restored process that is not dumpable was out of its reach."""
+    """His engine has rights over them in the user namespace of their ids alone; a restored process
+    that is not dumpable was out of its reach."""
     give_ids()
     user = Caller("user", ORDINARY_UID)
     paths = os.pathsep.join(path for path in sys.path if path)
@@ -507,7 +510,8 @@ def test_exported_processes_of_many_users_are_imported(forge):
 
 @pytest.mark.parametrize("users", ["one", "many"])
 def test_image_of_the_other_kind_of_sandbox_is_not_woken(forge, users, tmp_path):
-    """Processes without rights of their own would be root with all that restoring takes; those with rights have no such ids."""
+    """Processes without rights of their own would be root with all that restoring takes; those with
+    rights have no such ids."""
     rollbox, directory = forge
     case = record_fuzz.Case(record_fuzz.members_of(directory / "file"))
     if users == "one":

@@ -21,7 +21,8 @@ def user():
 
 @pytest.fixture
 def on_host(user, tmp_path):
-    """`on_host({PATH: TEXT}, COMMAND...)`: a command of the user's where the host's files have other contents. None: an executable file becomes none."""
+    """`on_host({PATH: TEXT}, COMMAND...)`: a command of the user's where the host's files have
+    other contents. None: an executable file becomes none."""
 
     def call(files, *command, modes=(), mode=None):
         script, n = ["mount --make-rprivate /"], 0
@@ -32,7 +33,14 @@ def on_host(user, tmp_path):
             os.chmod(other, mode or 0o644)
             script.append(f"mount --bind {other} {path}")
         script.append(f'exec setpriv --reuid {user.uid} --regid {user.uid} --clear-groups "$@"')
-        return subprocess.run(["unshare", "-m", "sh", "-ec", "\n".join(script), "sh", *map(str, command)], env=user.environment(), cwd="/", stdin=subprocess.DEVNULL, capture_output=True, timeout=60)
+        return subprocess.run(
+            ["unshare", "-m", "sh", "-ec", "\n".join(script), "sh", *map(str, command)],
+            env=user.environment(),
+            cwd="/",
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=60,
+        )
 
     return call
 
@@ -61,15 +69,37 @@ def refusal(on_host, files, **options):
 
 
 def test_ids_are_the_users_range_and_root_is_not_the_user(user):
-    result = user.run("--users", "many", "--", "sh", "-c", "id -u; cut -c1-80 /proc/self/uid_map; cat /proc/self/setgroups")
+    result = user.run(
+        "--users",
+        "many",
+        "--",
+        "sh",
+        "-c",
+        "id -u; cut -c1-80 /proc/self/uid_map; cat /proc/self/setgroups",
+    )
     inside, _, count = result.stdout.split()[1:4]
     assert (inside, count) == ("0", "65536") and result.stdout.split()[-1] == "allow"
     assert result.isolation["users"] == "many" and result.isolation["host_user"] == "subordinate range"
-    argv = [binaries() / "rollbox", "run", "--users", "many", "--", "sh", "-c", "echo $(id -u); read line # of-many-users"]
+    argv = [
+        binaries() / "rollbox",
+        "run",
+        "--users",
+        "many",
+        "--",
+        "sh",
+        "-c",
+        "echo $(id -u); read line # of-many-users",
+    ]
     with user.popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as probe:
         assert probe.stdout.readline() == b"0\n"
         owners = {status.stat().st_uid for status in Path("/proc").glob("[0-9]*/cmdline") if is_shell(status)}
-        first = int(next(line.split(":")[1] for line in open("/etc/subuid") if line.startswith(name_of(user.uid) + ":")))
+        first = int(
+            next(
+                line.split(":")[1]
+                for line in open("/etc/subuid")
+                if line.startswith(name_of(user.uid) + ":")
+            )
+        )
         probe.kill()
     assert first in owners and user.uid not in owners
 
@@ -82,7 +112,9 @@ def test_no_range_is_refused_with_the_command_that_mends_it(on_host, user):
 
 
 def test_suggested_range_is_free(on_host, user):
-    assert "--add-subuids 300000-365535" in refusal(on_host, {"/etc/subuid": "a:100000:65536\nb:200000:100000\n", "/etc/subgid": ""})
+    assert "--add-subuids 300000-365535" in refusal(
+        on_host, {"/etc/subuid": "a:100000:65536\nb:200000:100000\n", "/etc/subgid": ""}
+    )
 
 
 def test_range_that_is_too_small_is_refused(on_host, user):
@@ -116,7 +148,25 @@ def test_newuidmap_that_fails_is_quoted(on_host):
 
 
 def test_no_new_privs_is_named(user):
-    done = subprocess.run(["setpriv", "--no-new-privs", "--reuid", str(user.uid), "--regid", str(user.uid), "--clear-groups", binaries() / "rollbox", "run", "--users", "many", "--", "true"], env=user.environment(), capture_output=True)
+    done = subprocess.run(
+        [
+            "setpriv",
+            "--no-new-privs",
+            "--reuid",
+            str(user.uid),
+            "--regid",
+            str(user.uid),
+            "--clear-groups",
+            binaries() / "rollbox",
+            "run",
+            "--users",
+            "many",
+            "--",
+            "true",
+        ],
+        env=user.environment(),
+        capture_output=True,
+    )
     assert done.returncode == 125 and b"no_new_privs" in done.stderr
 
 

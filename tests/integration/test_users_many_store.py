@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The store of an ordinary user who has sandboxes of many users: files of the user's range of ids, and nothing left of them at the end."""
+"""The store of an ordinary user who has sandboxes of many users: files of the user's range of ids,
+and nothing left of them at the end."""
 
 import json
 import os
@@ -29,16 +30,39 @@ def store(request):
 
 def bring(store, name="system", *more):
     with open(busybox(), "rb") as program:
-        rows = [entry("bin"), entry("bin/busybox", program.read(), mode=0o755), *(entry(f"bin/{applet}", b"", link="busybox") for applet in APPLETS)]
-    rows += [entry("etc"), entry("etc/passwd", b"root::0:0::/:/bin/sh\nalice:x:1000:1000::/:/bin/sh\n"), entry("tmp", mode=0o1777)]
-    rows += [entry("home/alice", mode=0o700, uid=1000, gid=1000), entry("home/alice/secret", b"hers", mode=0o600, uid=1000, gid=1000), *more]
+        rows = [
+            entry("bin"),
+            entry("bin/busybox", program.read(), mode=0o755),
+            *(entry(f"bin/{applet}", b"", link="busybox") for applet in APPLETS),
+        ]
+    rows += [
+        entry("etc"),
+        entry("etc/passwd", b"root::0:0::/:/bin/sh\nalice:x:1000:1000::/:/bin/sh\n"),
+        entry("tmp", mode=0o1777),
+    ]
+    rows += [
+        entry("home/alice", mode=0o700, uid=1000, gid=1000),
+        entry("home/alice/secret", b"hers", mode=0o600, uid=1000, gid=1000),
+        *more,
+    ]
     config = configuration([layer(*rows)])
     config["config"].update(User="", WorkingDir="/")
     store.bring(name, layer(*rows), config=config)
 
 
 def run(store, script, *flags, image="system"):
-    return store.caller.run("--users", "many", "--image", image, *flags, "--", "/bin/sh", "-c", script, env=store.caller.environment(ROLLBOX_STORE=str(store.path)))
+    return store.caller.run(
+        "--users",
+        "many",
+        "--image",
+        image,
+        *flags,
+        "--",
+        "/bin/sh",
+        "-c",
+        script,
+        env=store.caller.environment(ROLLBOX_STORE=str(store.path)),
+    )
 
 
 def leftovers(store):
@@ -47,22 +71,50 @@ def leftovers(store):
         store.json("image", "rm", row["name"])
     if store.path.exists():
         store.json("store", "gc")
-    return sorted(str(path.relative_to(store.path)) for part in ("layers", "tmp", "trash", "boxes") for path in (store.path / part).glob("*"))
+    return sorted(
+        str(path.relative_to(store.path))
+        for part in ("layers", "tmp", "trash", "boxes")
+        for path in (store.path / part).glob("*")
+    )
 
 
 def foreign_files(store):
-    found = subprocess.run(["find", store.path, "!", "-user", str(store.caller.uid)], capture_output=True, text=True, check=True)
+    found = subprocess.run(
+        ["find", store.path, "!", "-user", str(store.caller.uid)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     return found.stdout.split()
 
 
 def test_copies_with_owners_are_made_once_and_only_for_many_users(store):
     bring(store)
-    one = store.caller.run("--image", "system", "--", "/bin/cat", "/home/alice/secret", env=store.caller.environment(ROLLBOX_STORE=str(store.path)))
+    one = store.caller.run(
+        "--image",
+        "system",
+        "--",
+        "/bin/cat",
+        "/home/alice/secret",
+        env=store.caller.environment(ROLLBOX_STORE=str(store.path)),
+    )
     assert one.stdout == "hers" and len(os.listdir(store.path / "layers")) == 1
     for _ in range(2):
-        assert run(store, "stat -c %u:%g:%a /home/alice/secret; su alice -c 'cat /home/alice/secret'").stdout == "1000:1000:600\nhers"
+        assert (
+            run(
+                store, "stat -c %u:%g:%a /home/alice/secret; su alice -c 'cat /home/alice/secret'"
+            ).stdout
+            == "1000:1000:600\nhers"
+        )
     assert len(os.listdir(store.path / "layers")) == 2
-    one = store.caller.run("--image", "system", "--", "/bin/cat", "/home/alice/secret", env=store.caller.environment(ROLLBOX_STORE=str(store.path)))
+    one = store.caller.run(
+        "--image",
+        "system",
+        "--",
+        "/bin/cat",
+        "/home/alice/secret",
+        env=store.caller.environment(ROLLBOX_STORE=str(store.path)),
+    )
     assert one.stdout == "hers"
 
 
@@ -78,7 +130,16 @@ def test_gc_keeps_copies_of_images_and_removes_those_of_none(store):
 def test_copy_that_a_killed_process_left_is_removed(store):
     bring(store)
     env = store.caller.environment(ROLLBOX_STORE=str(store.path), ROLLBOX_FAULT="meta_written")
-    killed = store.caller.call(binaries() / "rollbox-store", "own", "--json", "--store", store.path, "--", "system", env=env)
+    killed = store.caller.call(
+        binaries() / "rollbox-store",
+        "own",
+        "--json",
+        "--store",
+        store.path,
+        "--",
+        "system",
+        env=env,
+    )
     assert killed.returncode == -signal.SIGKILL and foreign_files(store)
     store.json("store", "gc")
     assert foreign_files(store) == [] and os.listdir(store.path / "tmp") == []
@@ -86,9 +147,23 @@ def test_copy_that_a_killed_process_left_is_removed(store):
 
 
 def test_owners_hard_links_times_and_modes_are_those_of_the_image(store):
-    bring(store, "system", entry("a", b"text", mode=0o6755, uid=5, gid=6, mtime=1234567), entry("b", b"", hard="a"), entry("shut", mode=0, uid=7), entry("shut/x", b"", mode=0, uid=8, gid=9), entry("far", b"", mode=0o4755, uid=100000, gid=70000))
+    bring(
+        store,
+        "system",
+        entry("a", b"text", mode=0o6755, uid=5, gid=6, mtime=1234567),
+        entry("b", b"", hard="a"),
+        entry("shut", mode=0, uid=7),
+        entry("shut/x", b"", mode=0, uid=8, gid=9),
+        entry("far", b"", mode=0o4755, uid=100000, gid=70000),
+    )
     result = run(store, "stat -c '%n %u:%g %a %h %Y' /a /b; stat -c '%n %u:%g %a' /shut /shut/x /far")
-    assert result.stdout.splitlines() == ["/a 5:6 6755 2 1234567", "/b 5:6 6755 2 1234567", "/shut 7:0 0", "/shut/x 8:9 0", "/far 65534:65534 755"], result
+    assert result.stdout.splitlines() == [
+        "/a 5:6 6755 2 1234567",
+        "/b 5:6 6755 2 1234567",
+        "/shut 7:0 0",
+        "/shut/x 8:9 0",
+        "/far 65534:65534 755",
+    ], result
 
 
 def test_set_user_id_program_of_the_image_works(store):

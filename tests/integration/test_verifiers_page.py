@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The examples of docs/how-to/verifiers.md hold against programs that try to fool them. test_documented_commands.py runs them as printed."""
+"""The examples of docs/how-to/verifiers.md hold against programs that try to fool them.
+test_documented_commands.py runs them as printed."""
 
 import pathlib
 import re
@@ -57,7 +58,8 @@ print(5)
 @pytest.mark.parametrize("attack", ATTACKS.values(), ids=ATTACKS.keys())
 @pytest.mark.parametrize("example", EXAMPLES[1:], ids=["own sandbox", "child"])
 def test_example_resists_a_cheating_program(example, attack):
-    """Programs end with an error where the example holds them up, so the right answer that some print after it does not come."""
+    """Programs end with an error where the example holds them up, so the right answer that some
+    print after it does not come."""
     assert "reward" in example
     kept = {}
     code = re.sub(r"assert .*", "pass", example.replace(HONEST, repr(attack)))

@@ -11,7 +11,13 @@ from rollbox import CommandNotFound, Sandbox
 
 
 def rollbox(*arguments):
-    return subprocess.run([binaries() / "rollbox", *arguments], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=DEADLINE)
+    return subprocess.run(
+        [binaries() / "rollbox", *arguments],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE,
+    )
 
 
 def test_record_whose_command_could_not_be_started_is_not_equal(tmp_path):
@@ -29,4 +35,8 @@ def test_unstarted_commands_are_reported(tmp_path):
         with pytest.raises(CommandNotFound):
             box.exec(["no-such-program"])
     done = rollbox("verify", "--json", path)
-    assert done.returncode == 0 and json.loads(done.stdout)["whole"] is False and "1 of the equal steps could not be started" in done.stderr, done
+    assert (
+        done.returncode == 0
+        and json.loads(done.stdout)["whole"] is False
+        and "1 of the equal steps could not be started" in done.stderr
+    ), done

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""time_mode virtual: the clock does not pass what the kernel still has to deliver (segments of TCP, bytes of terminals), and does not wait for ever for what it never will."""
+"""time_mode virtual: the clock does not pass what the kernel still has to deliver (segments of TCP,
+bytes of terminals), and does not wait for ever for what it never will."""
 
 import pytest
 from harness import caller, repeat_count  # noqa: F401

@@ -99,7 +99,11 @@ def test_short_time_outs_come_beside_queries_of_the_clock():
 
 
 @pytest.mark.parametrize("pause", [0, 0.001])
-@pytest.mark.parametrize("signals", ["[signal.SIGCONT]", "[signal.SIGSTOP, signal.SIGCONT]"], ids=["continued", "stopped"])
+@pytest.mark.parametrize(
+    "signals",
+    ["[signal.SIGCONT]", "[signal.SIGSTOP, signal.SIGCONT]"],
+    ids=["continued", "stopped"],
+)
 def test_time_outs_come_where_signals_break_waits_off(signals, pause):
     for _ in range(repeat_count(2, 1, 50)):
         is_over(f"import signal\nSIGNALS, PAUSE = {signals}, {pause}\n" + BROKEN_OFF, VIRTUAL)

@@ -62,7 +62,12 @@ def test_volume_from_the_command_line(caller, monkeypatch):
     assert caller.run("--volume", "data:/data", "--", "sh", "-c", "echo x > /data/f").outcome == "exit"
     done = caller.run("--volume", "data:/data:ro", "--", "sh", "-c", "cat /data/f; touch /data/g")
     assert done.stdout == "x\n" and "Read-only" in done.stderr
-    assert caller.run("--volume", "data:/data:private", "--", "sh", "-c", "echo y > /data/f; cat /data/f").stdout == "y\n"
+    assert (
+        caller.run(
+            "--volume", "data:/data:private", "--", "sh", "-c", "echo y > /data/f; cat /data/f"
+        ).stdout
+        == "y\n"
+    )
     assert caller.run("--volume", "data:/data:shared", "--", "cat", "/data/f").stdout == "x\n"
     assert caller.rollbox("volume", "rm", "data").returncode == 0
 
@@ -82,7 +87,11 @@ def test_second_writer_is_refused(engine, data):
 
 
 def test_shared_writers_write_at_once(engine, data):
-    with Sandbox(at(mode="shared"), engine=engine) as one, Engine() as other, Sandbox(at(mode="shared"), engine=other) as two:
+    with (
+        Sandbox(at(mode="shared"), engine=engine) as one,
+        Engine() as other,
+        Sandbox(at(mode="shared"), engine=other) as two,
+    ):
         one.exec("echo 1 > /data/f", check=True)
         two.exec("echo 2 >> /data/f", check=True)
         assert one.exec("cat /data/f").text == "1\n2\n" and volume("inspect", "data")["use"] == "shared"
@@ -232,7 +241,9 @@ def test_snapshot_of_a_volume(engine, data):
     assert (copy / "hard").stat().st_ino == (copy / "d/e/f").stat().st_ino and (copy / "d/e/f").stat().st_mtime == 1000
     assert (copy / "d/e").stat().st_mode & 0o777 == 0o700
     policy = Policy(volumes={"copy": {"path": "/data", "mode": "private"}})
-    assert Sandbox(policy, engine=engine).run("cat /data/d/e/f; rm -r /data/d && ls /data").text.split() == ["text", "hard", "link", "pipe", "sparse"]
+    assert Sandbox(policy, engine=engine).run(
+        "cat /data/d/e/f; rm -r /data/d && ls /data"
+    ).text.split() == ["text", "hard", "link", "pipe", "sparse"]
     assert volume("snapshot", "--name", "copy", "data", status=125)["code"] == "conflict"
     assert (copy / "d/e/f").exists()
 
@@ -280,7 +291,14 @@ def test_store_commands_know_volumes(store, data):
 def test_two_volumes_and_a_private_place(engine, data):
     volume("create", "other")
     policy = Policy(volumes={"data": "/tmp/data", "other": {"path": "/srv/other", "mode": "shared"}})
-    done = Sandbox(policy, engine=engine).run("echo a > /tmp/data/f; echo b > /srv/other/f; cat /tmp/data/f /srv/other/f; ls /tmp")
+    done = Sandbox(policy, engine=engine).run(
+        "echo a > /tmp/data/f; echo b > /srv/other/f; cat /tmp/data/f /srv/other/f; ls /tmp"
+    )
     assert done.text == "a\nb\ndata\n"
-    plan = subprocess.run([BUILD / "rollbox", "policy", "plan", "-"], input=policy.to_json(), capture_output=True, text=True)
+    plan = subprocess.run(
+        [BUILD / "rollbox", "policy", "plan", "-"],
+        input=policy.to_json(),
+        capture_output=True,
+        text=True,
+    )
     assert "/volumes/data/1" in plan.stdout and "/volumes/other/1" in plan.stdout, plan

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two stores, each with a shared engine, that stand for two machines: `engine` uses the fixture `store`, `other` the second one.
-"""
+"""Two stores, each with a shared engine, that stand for two machines: `engine` uses the fixture
+`store`, `other` the second one."""
 import contextlib
 import json
 import os
@@ -18,8 +18,21 @@ class Other:
         self.store, self.socket, self.monkeypatch = tmp_path / "other", str(tmp_path / "other.socket"), monkeypatch
 
     def import_(self, path, name="copy", status=0, environment=(), *words):
-        done = subprocess.run([BUILD / "rollbox", "import", "--json", "--socket", self.socket, "--name", name, *words, path], capture_output=True,
-                              env={**os.environ, "ROLLBOX_STORE": str(self.store), **dict(environment)})
+        done = subprocess.run(
+            [
+                BUILD / "rollbox",
+                "import",
+                "--json",
+                "--socket",
+                self.socket,
+                "--name",
+                name,
+                *words,
+                path,
+            ],
+            capture_output=True,
+            env={**os.environ, "ROLLBOX_STORE": str(self.store), **dict(environment)},
+        )
         assert done.returncode == status, done.stderr
         return json.loads(done.stdout) if status == 0 else json.loads(done.stderr)["error"] if status > 0 else None
 

@@ -4,9 +4,12 @@
 
     run.py [--kernel 6.1|6.12|newest] [--update] [NAME...]
 
-QEMU emulates a machine for each kernel of Debian's: that of Debian 12, the one of its backports, and the newest of Debian 13's
-backports. The machine boots a small root file system (debootstrap, made once by root), runs smoke.py for each caller, and
-switches itself off. Kernels and root are kept in build/kernels. What is refused on a kernel is written down in EXPECTED; any
+QEMU emulates a machine for each kernel of Debian's: that of Debian 12, the one of its backports,
+and the newest of Debian 13's
+backports. The machine boots a small root file system (debootstrap, made once by root), runs
+smoke.py for each caller, and
+switches itself off. Kernels and root are kept in build/kernels. What is refused on a kernel is
+written down in EXPECTED; any
 other refusal or failure makes the exit status 1. --update writes the table into docs/reference/compatibility.md.
 """
 
@@ -30,7 +33,15 @@ MIRROR = os.environ.get("DEBIAN_MIRROR", "http://deb.debian.org/debian")
 KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 # Name, suite, and what its version begins with.
 KERNELS = {"6.1": ("bookworm", "6.1."), "6.12": ("bookworm-backports", "6.12."), "newest": ("trixie-backports", "")}
-MODULES = ["virtio", "virtio_ring", "virtio_pci_modern_dev", "virtio_pci_legacy_dev", "virtio_pci", "virtio_blk", "overlay"]
+MODULES = [
+    "virtio",
+    "virtio_ring",
+    "virtio_pci_modern_dev",
+    "virtio_pci_legacy_dev",
+    "virtio_pci",
+    "virtio_blk",
+    "overlay",
+]
 PACKAGES = "python3,procps,libjansson4,libarchive13,libnettle8,git,make,iproute2,busybox-static"
 VM_TIMEOUT_S = 3000
 BEFORE_6_15 = {"grade", "snapshot_and_reset_of_files", "fork_of_files", "live_fork_with_seed_and_virtual_time"}
@@ -49,18 +60,28 @@ def say(text):
 
 
 def apt(directory, *words):
-    return subprocess.run(["apt-get" if words[0] in ("update", "download") else "apt-cache", *words], check=True, text=True,
-                          cwd=directory, stdout=subprocess.PIPE, env={**os.environ, "APT_CONFIG": str(CACHE / "apt.conf")}).stdout
+    return subprocess.run(
+        ["apt-get" if words[0] in ("update", "download") else "apt-cache", *words],
+        check=True,
+        text=True,
+        cwd=directory,
+        stdout=subprocess.PIPE,
+        env={**os.environ, "APT_CONFIG": str(CACHE / "apt.conf")},
+    ).stdout
 
 
 def begin_apt():
     for name in ("lists/partial", "cache/archives/partial"):
         (CACHE / "apt" / name).mkdir(parents=True, exist_ok=True)
     suites = sorted({suite for suite, _ in KERNELS.values()})
-    (CACHE / "sources.list").write_text("".join(f"deb [signed-by={KEYRING}] {MIRROR} {suite} main\n" for suite in suites))
-    (CACHE / "apt.conf").write_text(f'Dir::Etc::SourceList "{CACHE}/sources.list";\nDir::Etc::SourceParts "/dev/null";\n'
-                                    f'Dir::State::Lists "{CACHE}/apt/lists";\nDir::Cache "{CACHE}/apt/cache";\n'
-                                    'APT::Sandbox::User "root";\n')
+    (CACHE / "sources.list").write_text(
+        "".join(f"deb [signed-by={KEYRING}] {MIRROR} {suite} main\n" for suite in suites)
+    )
+    (CACHE / "apt.conf").write_text(
+        f'Dir::Etc::SourceList "{CACHE}/sources.list";\nDir::Etc::SourceParts "/dev/null";\n'
+        f'Dir::State::Lists "{CACHE}/apt/lists";\nDir::Cache "{CACHE}/apt/cache";\n'
+        'APT::Sandbox::User "root";\n'
+    )
     apt(CACHE, "update")
 
 
@@ -103,7 +124,13 @@ def fetch_kernel(name):
             data = file.read_bytes()
             (ram / "modules" / f"{module}.ko").write_bytes(lzma.decompress(data) if file.suffix == ".xz" else data)
     names = subprocess.run(["find", "."], cwd=ram, stdout=subprocess.PIPE, check=True).stdout
-    archive = subprocess.run(["cpio", "-o", "-H", "newc", "--quiet"], input=names, cwd=ram, stdout=subprocess.PIPE, check=True)
+    archive = subprocess.run(
+        ["cpio", "-o", "-H", "newc", "--quiet"],
+        input=names,
+        cwd=ram,
+        stdout=subprocess.PIPE,
+        check=True,
+    )
     (directory / "initrd").write_bytes(gzip.compress(archive.stdout, 1))
     shutil.rmtree(tree)
     shutil.rmtree(ram)
@@ -122,8 +149,18 @@ def make_root():
     say("making the root file system (some minutes, once)")
     tree = CACHE / "root"
     shutil.rmtree(tree, ignore_errors=True)
-    subprocess.run(["debootstrap", "--variant=minbase", f"--include={PACKAGES}", "bookworm", str(tree), MIRROR], check=True,
-                   stdout=subprocess.DEVNULL)
+    subprocess.run(
+        [
+            "debootstrap",
+            "--variant=minbase",
+            f"--include={PACKAGES}",
+            "bookworm",
+            str(tree),
+            MIRROR,
+        ],
+        check=True,
+        stdout=subprocess.DEVNULL,
+    )
     for path in ("var/cache/apt", "var/lib/apt/lists", "usr/share/doc", "usr/share/locale", "usr/share/man"):
         shutil.rmtree(tree / path, ignore_errors=True)
     (tree / "opt").mkdir(exist_ok=True)
@@ -138,7 +175,12 @@ def make_programs():
     site = Path(sysconfig.get_path("platlib"))
     for name in ("rollbox", "cloudpickle"):
         shutil.copytree(site / name, tree / "site" / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("bin/rollbox", "libexec/rollbox/rollbox-engine", "libexec/rollbox/rollbox-init", "libexec/rollbox/rollbox-store"):
+    for name in (
+        "bin/rollbox",
+        "libexec/rollbox/rollbox-engine",
+        "libexec/rollbox/rollbox-init",
+        "libexec/rollbox/rollbox-store",
+    ):
         (tree / "site" / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / "build" / Path(name).name, tree / "site" / name)
     for name in ("smoke.py", "guest-init"):
@@ -151,15 +193,45 @@ def make_programs():
 
 
 def run_machine(name, names, root, programs, log=None):
-    """One processor: emulated ones that run at once do not see each other's changes of kernel code in time. Without cmpxchg16b,
+    """One processor: emulated ones that run at once do not see each other's changes of kernel code
+    in time. Without cmpxchg16b,
     which QEMU 7.2 emulates wrongly now and then."""
     kernel = fetch_kernel(name)
     disks = [word for path in (root, programs) for word in ("-drive", f"file={path},format=raw,if=virtio,snapshot=on")]
-    command = ["qemu-system-x86_64", "-M", "q35", "-accel", "tcg", "-cpu", "max,-cx16", "-smp", "1", "-m", "2048", "-nodefaults",
-               "-no-user-config", "-display", "none", "-no-reboot", "-serial", "stdio", "-kernel", str(kernel / "vmlinuz"),
-               "-initrd", str(kernel / "initrd"), "-append",
-               f"console=ttyS0 quiet panic=-1 reboot=t smoke={','.join(names)} ", *disks]
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=VM_TIMEOUT_S)
+    command = [
+        "qemu-system-x86_64",
+        "-M",
+        "q35",
+        "-accel",
+        "tcg",
+        "-cpu",
+        "max,-cx16",
+        "-smp",
+        "1",
+        "-m",
+        "2048",
+        "-nodefaults",
+        "-no-user-config",
+        "-display",
+        "none",
+        "-no-reboot",
+        "-serial",
+        "stdio",
+        "-kernel",
+        str(kernel / "vmlinuz"),
+        "-initrd",
+        str(kernel / "initrd"),
+        "-append",
+        f"console=ttyS0 quiet panic=-1 reboot=t smoke={','.join(names)} ",
+        *disks,
+    ]
+    done = subprocess.run(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        timeout=VM_TIMEOUT_S,
+    )
     text = done.stdout.decode(errors="replace").replace("\r", "")
     (CACHE / f"{log or name}.log").write_text(text)
     return text
@@ -185,7 +257,11 @@ def table(releases, results, names):
     heads = [f"{releases[kernel]}, {caller}" for kernel in results for caller in results[kernel]]
     lines = ["| capability | " + " | ".join(heads) + " |", "|---" * (len(heads) + 1) + "|"]
     for name in names:
-        cells = [results[kernel][caller].get(name, {}).get("status", "not run") for kernel in results for caller in results[kernel]]
+        cells = [
+            results[kernel][caller].get(name, {}).get("status", "not run")
+            for kernel in results
+            for caller in results[kernel]
+        ]
         lines.append(f"| {name.replace('_', ' ')} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
@@ -213,7 +289,9 @@ def main():
         text = run_machine(kernel, options.names, root, programs)
         releases[kernel], results[kernel], complaints = read_results(text)
         if complaints != 0:
-            failures.append(f"{kernel}: the kernel complained, or the machine did not come to its end; see {CACHE}/{kernel}.log")
+            failures.append(
+                f"{kernel}: the kernel complained, or the machine did not come to its end; see {CACHE}/{kernel}.log"
+            )
         for caller in ("root", "user"):
             rows = results[kernel].get(caller, {})
             for name in names:

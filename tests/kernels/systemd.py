@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The Debian packages on a host with systemd: an emulated machine boots Debian 12 with them, starts the shared engine as a service of
+"""The Debian packages on a host with systemd: an emulated machine boots Debian 12 with them, starts
+the shared engine as a service of
 the system and of a user, and runs sandboxes in delegated cgroups. As root, after `tools/deb build`; some minutes.
 
     systemd.py [--kernel 6.1|6.12|newest] [--update]
 
-The checks are in systemd_guest.sh. --update writes the table into docs/reference/compatibility.md. The root file system is kept in build/kernels/systemd-root.
+The checks are in systemd_guest.sh. --update writes the table into docs/reference/compatibility.md.
+The root file system is kept in build/kernels/systemd-root.
 """
 
 import argparse
@@ -50,7 +52,17 @@ def make_root():
     (tree / "etc/hostname").write_text("systemd-test\n")
     commands = ("set -e; dpkg -i /tmp/*.deb >/dev/null; useradd -m -u 1000 ordinary; systemctl enable check.service; "
                 "systemctl mask serial-getty@ttyS0.service getty@tty1.service")
-    subprocess.run([str(run.ROOT / "tools/in-root"), str(tree), str(run.ROOT / "dist"), "/bin/bash", "-c", commands], check=True)
+    subprocess.run(
+        [
+            str(run.ROOT / "tools/in-root"),
+            str(tree),
+            str(run.ROOT / "dist"),
+            "/bin/bash",
+            "-c",
+            commands,
+        ],
+        check=True,
+    )
     run.make_image(image, tree, 1024)
     shutil.rmtree(tree)
     return image
