@@ -98,8 +98,10 @@ class PathDenied(RollboxError, PermissionError):
 class FeatureMissing(RollboxError, NotImplementedError):
     """The policy asks for isolation or a limit that this kernel or user lacks.
 
-    `rollbox doctor` shows which feature is missing and how to enable it. rollbox never continues
-    with less isolation than the policy asks for.
+    `rollbox doctor` shows which feature is missing and how to enable it. The code is also for a
+    program of the host that is missing (skopeo), for keys of a policy that exclude each other, and
+    for a process with a resource that no checkpoint can hold; the message names it. rollbox never
+    continues with less isolation than the policy asks for.
     """
 
     code = "feature_missing"
@@ -231,7 +233,9 @@ class ProtocolError(RollboxError):
 class NotFound(RollboxError, LookupError):
     """The operation, sandbox or file does not exist.
 
-    Check the name or id. The engine forgets an ended operation or sandbox after a while.
+    Check the name or id. The engine forgets an ended operation or sandbox after a while. The code
+    is also for an image or volume that the store does not have, and for an image, tag or platform
+    that a registry does not have.
     """
 
     code = "not_found"
@@ -275,7 +279,10 @@ class InternalError(RollboxError):
 class Conflict(RollboxError):
     """The host's files changed since the sandbox read them; nothing was replaced.
 
-    Look at the changes on the host; commit again with force to overwrite them.
+    Look at the changes on the host; commit again with force to overwrite them. The code is also for
+    a volume to which another sandbox writes, or which a sandbox uses while it is to be removed; for
+    a name or address that is taken; and for a layer or file that changes while it is read. Nothing
+    was done then: wait for the other one, or choose another name.
     """
 
     code = "conflict"
