@@ -9,9 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_PARTS                                                                                  \
-    4000u /* with all repetitions written out; its closures take memory that grows with the square \
-           */
+/* With all repetitions written out. A compiled pattern takes memory that grows with the square. */
+#define MAX_PARTS 4000u
 #define MAX_DEPTH 64
 
 static bool has_back_reference(const char *pattern) {
@@ -23,7 +22,7 @@ static bool has_back_reference(const char *pattern) {
     return false;
 }
 
-/* From the "[" to its "]", or to the end. */
+/* Returns the "]" that ends the bracket expression at p, or the last character of the pattern. */
 static const char *skip_bracket(const char *p) {
     p++;
     p += *p == '^';
@@ -39,7 +38,7 @@ static const char *skip_bracket(const char *p) {
     return *p ? p : p - 1;
 }
 
-/* How often the part before "{m,n}" is copied. *p is moved to the end of the count. */
+/* The number of copies of the part before "{m,n}". Moves *p to the end of the count. */
 static unsigned long parse_repetitions(const char **p) {
     char *end;
     unsigned long least = strtoul(*p + 1, &end, 10), most = least;
@@ -110,7 +109,7 @@ int pattern_check(const char *pattern, char ret_why[PATTERN_WHY]) {
         (void)snprintf(ret_why, PATTERN_WHY, "is empty");
     else if (has_back_reference(pattern))
         (void)snprintf(ret_why, PATTERN_WHY,
-            "has a back reference, with which guests could choose how long matching takes");
+            "has a back reference, which lets a guest make matching arbitrarily slow");
     else if (has_too_many_parts(pattern))
         (void)snprintf(ret_why, PATTERN_WHY,
             "is too large with its repetitions written out (at most %u parts)", MAX_PARTS);
@@ -123,7 +122,7 @@ int pattern_check(const char *pattern, char ret_why[PATTERN_WHY]) {
         }
         (void)regerror(r, &regex, problem, sizeof problem);
         (void)snprintf(
-            ret_why, PATTERN_WHY, "is no extended regular expression (regex(7)): %s", problem);
+            ret_why, PATTERN_WHY, "is not an extended regular expression (regex(7)): %s", problem);
     }
     return -EINVAL;
 }

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Restores the input that waits in a pseudo-terminal.
+ * Restores the unread input of a pseudo-terminal.
  *
- * Typed bytes reach the terminal some time after they were written to the master, and the
- * terminal's settings may be restored only then. So the bytes are typed with echo on: each byte is
- * echoed once it has arrived. An end of file is not echoed, so a letter and the erase key follow
- * it. The special keys are bytes that the input does not contain.
+ * Bytes written to the master reach the terminal with a delay, and the terminal's settings may be
+ * restored only after that. So the bytes are typed with echo on: each byte is echoed once it has
+ * arrived. An end of file is not echoed, so a letter and the erase key follow it. The special keys
+ * are bytes that the input does not contain.
  */
 #include "base/tty.h"
 
@@ -58,7 +58,7 @@ int tty_put_output(int fd, const void *data, size_t length) {
     return ioctl(fd, (int)SET_MODES, &modes) < 0 ? -errno : r;
 }
 
-/* Reads the next value at `*at`. False at the end, or if there is none. */
+/* Reads the next value at `*at`. False at the end of the data, or if the value is malformed. */
 static bool next_typed(const unsigned char *data, size_t length, size_t *at,
     struct tty_typed *ret_typed, const unsigned char **ret_bytes) {
     if (length - *at < sizeof *ret_typed)
@@ -74,7 +74,7 @@ static bool next_typed(const unsigned char *data, size_t length, size_t *at,
     return true;
 }
 
-/* `n` bytes that are not typed, and end no line. */
+/* Finds `n` bytes that do not occur in the input and do not end a line. */
 static bool find_keys(const bool *is_used, unsigned char *keys, size_t n) {
     for (unsigned key = 1; key < 256 && n; key++)
         if (!is_used[key])
@@ -146,7 +146,7 @@ int tty_put_input(int master, int fd, const void *typed, size_t length) {
     plain.c_cc[VEOL] = modes.c_cc[VEOL];
     plain.c_cc[VEOL2] = modes.c_cc[VEOL2];
     if (!(modes.c_lflag & ICANON)) {
-        plain.c_cc[VMIN] = 1; /* the same places as two of the above */
+        plain.c_cc[VMIN] = 1; /* without ICANON, a read returns after one byte */
         plain.c_cc[VTIME] = 0;
     }
     if (ioctl(fd, (int)SET_MODES, &plain) < 0)

@@ -6,9 +6,9 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Looks at the sequence at p. Returns its length and sets *ret_ok; when ill-formed the length is
- * that of the maximal part that could have begun a well-formed sequence (at least 1): Unicode's
- * recommended practice for replacement. */
+/* Returns the length of the sequence at p, and sets *ret_ok. An ill-formed sequence has the length
+ * of its longest part that could begin a well-formed one (at least 1). Unicode recommends to
+ * replace that part by one character. */
 static size_t sequence_length(const unsigned char *p, size_t left, bool *ret_ok) {
     unsigned char low = 0x80, high = 0xbf;
     size_t n;
@@ -84,7 +84,7 @@ void base64_encode(struct buf *to, const void *data, size_t length) {
     }
 }
 
-/* ---- characters that terminals act on ---- */
+/* ---- control characters of terminals ---- */
 
 /* The character of a well-formed sequence. */
 static uint32_t character_of(const unsigned char *p, size_t n) {
@@ -111,7 +111,8 @@ static bool is_control(uint32_t c) {
     return c < 0x20 || (c >= 0x7f && c < 0xa0);
 }
 
-/* All of them begin with one of these bytes, so text without these bytes is not examined. */
+/* All control and layout characters begin with one of these bytes, so text without them is not
+ * examined. */
 static bool may_act(unsigned char byte) {
     switch (byte) {
     case 0x7f:
@@ -174,7 +175,7 @@ static void json_escape(struct buf *to, unsigned char c) {
     buf_add(to, text, length);
 }
 
-/* How long the character at p is if it is written as an escape, else 0. p is valid UTF-8. */
+/* The length of the character at p if it must be written as an escape, else 0. p is valid UTF-8. */
 static size_t control_sequence_length(const unsigned char *p, uint32_t *ret_c) {
     bool ok;
     size_t n = may_act(*p) ? sequence_length(p, 4, &ok) : 0;

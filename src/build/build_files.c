@@ -416,7 +416,7 @@ static int add_heredoc(struct build *build, struct stage *stage, const struct in
 
 /* ---- COPY and ADD ---- */
 
-/* What the paths are of: the context, an earlier stage, or an image. */
+/* Opens the source of the paths: the context, an earlier stage, or an image. */
 static int open_from(struct build *build, struct stage *stage, const struct instruction *at,
     struct opened *opened, const struct source **ret_from, struct copy_step *step) {
     const char *flag = step_flag(at, "from");

@@ -110,7 +110,7 @@ struct copying {
     const struct copy_input *input;
     struct archive *tar;
     struct rollbox_error *error;
-    char *to; /* where the start of the input goes, without links */
+    char *to; /* the destination of the input's start, without links */
     struct inodes inodes;
     char *chunk;
     time_t now;
@@ -158,7 +158,7 @@ static int check_name(struct copying *copying, const char *path) {
         files_printable(path));
 }
 
-/* What the image has at the path must allow the entry. */
+/* Refuses an entry that the image's file at the path conflicts with. */
 static int check_place(struct copying *copying, const char *path, bool is_directory) {
     struct found found;
     int r = source_find(copying->step->base, path, &found);
@@ -399,7 +399,7 @@ static int refuse_archive(struct copying *copying, const char *why) {
         files_printable(text_or(copying->input->name, copying->input->path)), why);
 }
 
-/* Where an entry's directory is in the image: links of the image are followed. */
+/* Resolves an entry's directory in the image. Links of the image are followed. */
 static int resolve_parent(struct copying *copying, const char *path, const char **ret_directory) {
     const char *slash = strrchr(path, '/');
     auto_free char *parent = slash ? strndup(path, (size_t)(slash - path)) : strdup("");
@@ -575,7 +575,7 @@ static int unpack_file(struct copying *copying, int fd) {
 
 /* ---- inputs ---- */
 
-/* Where the input goes: into the destination if that is a directory. */
+/* The input's path in the image: inside the destination if the destination is a directory. */
 static int choose_place(
     struct copying *copying, const struct copy_input *input, bool as_directory, char **ret_path) {
     const struct copy_step *step = copying->step;

@@ -24,7 +24,7 @@ struct copy_input {
     const struct source *source; /* with `path` in it, without links; NULL: the data below */
     char *path;
     bool is_directory;
-    char *name;       /* what a file is called in a directory */
+    char *name;       /* the file's name if the destination is a directory */
     const char *data; /* of a heredoc; borrowed */
     size_t length;
     int fd; /* of a downloaded file, borrowed; -EBADF: none */

@@ -122,7 +122,7 @@ static size_t skip_blanks(const char *text, size_t length) {
     return n;
 }
 
-static size_t without_blanks_at_end(const char *text, size_t length) {
+static size_t trimmed_length(const char *text, size_t length) {
     while (length && strchr(BLANKS, text[length - 1]))
         length--;
     return length;
@@ -134,10 +134,10 @@ static bool is_comment_or_empty(const struct line *line) {
     return n == line->length || line->text[n] == '#';
 }
 
-/* A line whose last character is the escape character continues; one that ends with two of them
- * does not. Returns the length without it, or SIZE_MAX. */
+/* A line that ends with one escape character continues on the next line; a line that ends with two
+ * does not. Returns the length without the escape character, or SIZE_MAX for a line that ends. */
 static size_t continued_length(const struct line *line, char escape) {
-    size_t n = without_blanks_at_end(line->text, line->length);
+    size_t n = trimmed_length(line->text, line->length);
 
     if (!n || line->text[n - 1] != escape)
         return SIZE_MAX;
@@ -167,7 +167,7 @@ static bool is_key(const char *text, size_t length, const char *key) {
     return strlen(key) == length && strncasecmp(text, key, length) == 0;
 }
 
-/* "# key=value" in the first lines. 1: it is one; 0; or an error. */
+/* Reads a directive, "# key=value". Returns 1, or 0 if the line is no directive, or an error. */
 static int read_directive(struct reader *reader, const struct line *line, bool *has_escape) {
     size_t at = skip_blanks(line->text, line->length);
 
@@ -186,7 +186,7 @@ static int read_directive(struct reader *reader, const struct line *line, bool *
     at++;
     at += skip_blanks(line->text + at, line->length - at);
     const char *value = line->text + at;
-    size_t value_length = without_blanks_at_end(value, line->length - at);
+    size_t value_length = trimmed_length(value, line->length - at);
     if (!value_length)
         return 0;
     if (is_key(key, key_length, "escape")) {
@@ -198,7 +198,7 @@ static int read_directive(struct reader *reader, const struct line *line, bool *
         *has_escape = true;
         return 1;
     }
-    /* The syntax is that of this program, and it has no optional checks. */
+    /* `syntax` and `check` have no effect: this program has one syntax and no optional checks. */
     return is_key(key, key_length, "syntax") || is_key(key, key_length, "check");
 }
 
@@ -221,7 +221,7 @@ static int read_directives(struct reader *reader) {
 
 /* ---- heredocs ---- */
 
-/* The end of a word that begins at `text`; quoted blanks do not end it. */
+/* The length of the word at `text`; quoted blanks belong to it. */
 static size_t word_length(const char *text, char escape) {
     char quote = '\0';
     size_t n = 0;
@@ -239,9 +239,9 @@ static size_t word_length(const char *text, char escape) {
     return n;
 }
 
-/* "<<NAME", "<<-NAME", "<<'NAME'", perhaps with a number of a descriptor before it, and in RUN
- * perhaps with more of a shell's command after it. 1: `ret_heredoc` is one without its body; 0; or
- * -ENOMEM. */
+/* Reads the head of a heredoc: "<<NAME", "<<-NAME" or "<<'NAME'". A descriptor's number may precede
+ * it, and in RUN the rest of a shell command may follow it. Returns 1 and the heredoc without its
+ * body, or 0 if the word is no heredoc, or -ENOMEM. */
 static int find_heredoc(
     const char *word, size_t length, struct heredoc *ret_heredoc, bool *ret_strips) {
     static const char ends[] = ";&|<>()";
@@ -337,7 +337,7 @@ static bool may_be_json(enum instruction_kind kind) {
     }
 }
 
-/* An array of strings. Anything else is the other form, as in Docker. */
+/* Reads the exec form, a JSON array of strings. Any other text is the shell form, as in Docker. */
 static int read_json(struct reader *reader, struct instruction *instruction) {
     json_t *array, *item;
     int r = 0;
@@ -357,7 +357,7 @@ static int read_json(struct reader *reader, struct instruction *instruction) {
     return r < 0 ? out_of_memory(reader) : 0;
 }
 
-/* "--name=value" and "--name" at the beginning. */
+/* Reads the flags at the beginning: "--name=value" and "--name". */
 static int take_flags(struct reader *reader, struct instruction *instruction, const char **at) {
     while (strncmp(*at, "--", 2) == 0) {
         size_t length = word_length(*at, reader->file->escape);
@@ -410,7 +410,7 @@ static int parse_instruction(struct reader *reader, const char *text, unsigned l
     return r;
 }
 
-/* The next instruction with its continuations as one text. 1; 0 at the end; or an error. */
+/* Joins the lines of the next instruction. Returns 1, or 0 at the end of the file, or an error. */
 static int read_instruction(struct reader *reader, struct buf *text, unsigned *ret_line) {
     const char escape = reader->file->escape;
     struct line line;
@@ -448,8 +448,8 @@ static int check_text(
         return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EFBIG, "build",
             "%.200s has more than %u bytes", name, DOCKERFILE_MAX_BYTES);
     if (memchr(text, '\0', length) || !utf8_valid(text, length))
-        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EILSEQ, "build",
-            "%.200s is not a text in UTF-8", name);
+        return error_set(
+            error, ROLLBOX_ERR_INVALID_ARGUMENT, EILSEQ, "build", "%.200s is not UTF-8 text", name);
     return 0;
 }
 

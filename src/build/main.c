@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * rollbox-build: builds an image from a Dockerfile, as `rollbox image build`, which executes it
- * with the options of its command line. --policy-text is the policy that the options make.
+ * rollbox-build: builds an image from a Dockerfile. `rollbox image build` executes this program
+ * with the options of its own command line. --policy-text is the policy that these options make.
  */
 #include <errno.h>
 #include <jansson.h>
@@ -27,12 +27,12 @@ struct arguments {
     bool json;
 };
 
-static int refuse(struct rollbox_error *error, const char *what, const char *value) {
+static int refuse(struct rollbox_error *error, const char *problem, const char *value) {
     return error_set(
-        error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "%s: %.300s", what, value);
+        error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "%s: %.300s", problem, value);
 }
 
-/* K=V, or K with the value of the environment. */
+/* NAME=VALUE, or NAME with its value in the environment. */
 static int set_build_arg(
     struct arguments *arguments, const char *value, struct rollbox_error *error) {
     const char *equals = strchr(value, '=');
@@ -89,13 +89,13 @@ static int set_progress(
 }
 
 static int set_limit(
-    const char *name, const char *value, uint64_t *ret_limit, struct rollbox_error *error) {
+    const char *problem, const char *value, uint64_t *ret_limit, struct rollbox_error *error) {
     char *end;
 
     errno = 0;
     unsigned long long number = strtoull(value, &end, 10);
     if (value[0] < '0' || value[0] > '9' || *end || errno || !number)
-        return refuse(error, name, value);
+        return refuse(error, problem, value);
     *ret_limit = number;
     return 0;
 }
@@ -105,7 +105,7 @@ static int set_policy(struct arguments *arguments, const char *value, struct rol
 
     if (!json_is_object(policy)) {
         json_decref(policy);
-        return refuse(error, "--policy-text is no JSON object", value);
+        return refuse(error, "--policy-text is not a JSON object", value);
     }
     json_decref(arguments->build.policy);
     arguments->build.policy = policy;
@@ -135,11 +135,13 @@ static int set_option(
     else if (strcmp(name, "policy-text") == 0)
         r = set_policy(arguments, value, error);
     else if (strcmp(name, "max-entries") == 0)
-        r = set_limit("--max-entries", value, &build->limits.max_entries, error);
+        r = set_limit(
+            "--max-entries must be a positive number", value, &build->limits.max_entries, error);
     else if (strcmp(name, "max-bytes") == 0)
-        r = set_limit("--max-bytes", value, &build->limits.max_bytes, error);
+        r = set_limit(
+            "--max-bytes must be a positive number", value, &build->limits.max_bytes, error);
     else if (strcmp(name, "max-ratio") == 0) {
-        r = set_limit("--max-ratio", value, &limit, error);
+        r = set_limit("--max-ratio must be a positive number", value, &limit, error);
         build->limits.max_ratio = (unsigned)MIN(limit, (uint64_t)1000000);
     } else
         r = refuse(error, "unknown option", name);

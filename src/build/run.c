@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The sandbox is made of the step's image, runs one command, and is exported through a pipe while
- * the store reads the other end. It is closed after that.
+ * Executes a RUN instruction.
+ *
+ * A sandbox is created from the step's image and runs the command. Its changes are then exported
+ * through a pipe, while the store reads the other end. At last the sandbox is closed.
  */
 #include "build/run.h"
 
@@ -24,8 +26,8 @@
 
 #define MAX_OUTPUT (1ll << 40)
 
-/* Places to mount something, which the sandbox makes where the image has none. */
-static const char *const mounted[] = { "etc/hosts", "etc/hostname", "etc/resolv.conf", "dev",
+/* Mount points that the engine makes if the image lacks them. The layer must not contain them. */
+static const char *const mount_points[] = { "etc/hosts", "etc/hostname", "etc/resolv.conf", "dev",
     "proc", "sys" };
 
 static int out_of_memory(struct rollbox_error *error) {
@@ -60,11 +62,11 @@ static int start_engine(struct runner *runner, struct rollbox_error *error) {
     return runner->engine ? 0 : rollbox_engine_open(&options, &runner->engine, error);
 }
 
-/* The caller's policy with the step's image. Builds may need more than the defaults of single
- * programs, so those of builds are larger. */
-static char *policy_of(const struct runner *runner, const struct run_step *step) {
-    static const char *const of_network[] = { "net", "net_allow_hosts", "net_allow", "net_secrets",
-        "net_log_file", "net_record", "net_replay", "net_max_upload" };
+/* The caller's policy with the step's image. A build may need more than a single program, so its
+ * default limits are larger. */
+static char *make_policy(const struct runner *runner, const struct run_step *step) {
+    static const char *const network_keys[] = { "net", "net_allow_hosts", "net_allow",
+        "net_secrets", "net_log_file", "net_record", "net_replay", "net_max_upload" };
     json_t *policy = json_deep_copy(runner->policy);
 
     if (step) {
@@ -78,8 +80,8 @@ static char *policy_of(const struct runner *runner, const struct run_step *step)
         if (step->volumes)
             json_object_set(policy, "volumes", step->volumes);
     }
-    for (size_t i = 0; step && step->offline && i < ARRAY_SIZE(of_network); i++)
-        json_object_del(policy, of_network[i]);
+    for (size_t i = 0; step && step->offline && i < ARRAY_SIZE(network_keys); i++)
+        json_object_del(policy, network_keys[i]);
     char *text = json_dumps(policy, JSON_COMPACT | JSON_SORT_KEYS);
     json_decref(policy);
     return text;
@@ -87,7 +89,7 @@ static char *policy_of(const struct runner *runner, const struct run_step *step)
 
 static int open_sandbox(struct runner *runner, const struct run_step *step,
     struct rollbox_sandbox **ret_sandbox, struct rollbox_error *error) {
-    auto_free char *policy = policy_of(runner, step);
+    auto_free char *policy = make_policy(runner, step);
     struct rollbox_plan *plan;
 
     if (!policy)
@@ -100,8 +102,8 @@ static int open_sandbox(struct runner *runner, const struct run_step *step,
 
 /* ---- the command ---- */
 
-/* Passes the output on until the command has ended and both pipes are at their end. */
-static int follow(struct runner *runner, struct rollbox_run *run, int *outputs,
+/* Relays the output until the command has ended and both pipes have reached end of file. */
+static int relay_output(struct runner *runner, struct rollbox_run *run, int *outputs,
     const struct rollbox_result **ret_result) {
     struct pollfd polled[3] = { { outputs[0], POLLIN, 0 }, { outputs[1], POLLIN, 0 },
         { rollbox_engine_fd(runner->engine), POLLIN, 0 } };
@@ -140,7 +142,7 @@ static int status_of(
         return 0;
     case ROLLBOX_OUTCOME_OUT_OF_MEMORY:
         return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "build",
-            "the command needs more memory than the build may use; raise it by --memory");
+            "the command needs more memory than the build may use; raise the limit with --memory");
     case ROLLBOX_OUTCOME_TIMEOUT:
         return error_set(error, ROLLBOX_ERR_CANCELLED, ETIMEDOUT, "build",
             "the command has not ended within the policy's timeout");
@@ -154,7 +156,8 @@ static int status_of(
     }
 }
 
-/* Root puts them in place, for another user may not write there, and gives them to the user. */
+/* Root writes the files, because the command's user may have no right to write there. The files
+ * then belong to that user. */
 static int write_files(
     const struct run_step *step, struct rollbox_sandbox *sandbox, struct rollbox_error *error) {
     int r = 0;
@@ -199,7 +202,7 @@ static int run_command(struct runner *runner, const struct run_step *step,
     close_fd(&out_end);
     close_fd(&err_end);
     int outputs[2] = { out, err };
-    r = follow(runner, run, outputs, &result);
+    r = relay_output(runner, run, outputs, &result);
     r = r < 0 ? error_set(error, ROLLBOX_ERR_IO, -r, "build",
                     "cannot read the command's output: %s", strerror(-r))
               : status_of(result, ret_status, error);
@@ -226,7 +229,7 @@ static void *export_thread(void *context) {
     return NULL;
 }
 
-/* The directories of a file that the image does not have, the deepest first. */
+/* Adds the parent directories that the image lacks, the deepest first. */
 static int add_made_directories(
     const struct layer_list *layers, const char *path, struct words *left_out) {
     struct source image = { 0 };
@@ -246,13 +249,13 @@ static int add_made_directories(
     return r;
 }
 
-/* What the layer is not to have, though the command had it. */
-static int choose_left_out(
+/* Lists the paths that exist in the sandbox and must not be in the layer. */
+static int list_left_out(
     const struct run_step *step, const struct layer_list *layers, struct words *left_out) {
     int r = 0;
 
-    for (size_t i = 0; r == 0 && i < ARRAY_SIZE(mounted); i++)
-        r = words_add(left_out, mounted[i], strlen(mounted[i]));
+    for (size_t i = 0; r == 0 && i < ARRAY_SIZE(mount_points); i++)
+        r = words_add(left_out, mount_points[i], strlen(mount_points[i]));
     for (size_t i = 0; r == 0 && i < step->n_files; i++)
         r = add_made_directories(layers, step->files[i].path, left_out);
     for (size_t i = 0; r == 0 && i < step->mounts.n; i++)
@@ -260,8 +263,8 @@ static int choose_left_out(
     return r;
 }
 
-/* The engine writes into a pipe while the store reads from it. */
-static int take_layers(struct runner *runner, const struct run_step *step,
+/* The export runs in a thread, because the pipe must be read at the same time. */
+static int add_changes(struct runner *runner, const struct run_step *step,
     struct rollbox_sandbox *sandbox, struct layer_list *layers, struct rollbox_error *error) {
     struct exporting exporting = { .sandbox = sandbox };
     struct words left_out = { 0 };
@@ -274,7 +277,7 @@ static int take_layers(struct runner *runner, const struct run_step *step,
     auto_close int from = ends[0];
     exporting.to = ends[1];
     (void)fcntl(from, F_SETPIPE_SZ, 1 << 20);
-    int r = choose_left_out(step, layers, &left_out);
+    int r = list_left_out(step, layers, &left_out);
     if (r < 0) {
         close_fd(&exporting.to);
         words_done(&left_out);
@@ -299,7 +302,8 @@ static int take_layers(struct runner *runner, const struct run_step *step,
     return r;
 }
 
-/* A file that the image has would be replaced, and be missing in the layer. */
+/* A secret would replace a file that the image has at its path, and the layer would lack that
+ * file. */
 static int check_places(
     const struct run_step *step, const struct layer_list *layers, struct rollbox_error *error) {
     struct source image = { 0 };
@@ -323,7 +327,8 @@ static int check_places(
     return r;
 }
 
-/* What was moved away would be in the layer, and another file in its place would be removed. */
+/* A secret that the command moved would get into the layer. A file that the command put in its
+ * place would be removed by remove_files. */
 static int check_unmoved(
     const struct run_file *file, struct rollbox_sandbox *sandbox, struct rollbox_error *error) {
     struct rollbox_error ignored = { 0 };
@@ -375,13 +380,13 @@ int run_execute(struct runner *runner, const struct run_step *step, struct layer
     r = write_files(step, sandbox, error);
     if (r == 0)
         r = run_command(runner, step, sandbox, ret_status, error);
-    /* What the command has left running must not write any more. */
+    /* Processes that the command has left running must not write any more. */
     if (r == 0)
         r = rollbox_signal(sandbox, NULL, SIGKILL, ROLLBOX_SCOPE_TREE, error);
     if (r == 0 && *ret_status == 0)
         r = remove_files(step, sandbox, error);
     if (r == 0 && *ret_status == 0)
-        r = take_layers(runner, step, sandbox, layers, error);
+        r = add_changes(runner, step, sandbox, layers, error);
     (void)rollbox_sandbox_close(sandbox, NULL);
     return r;
 }
@@ -391,17 +396,17 @@ int run_execute(struct runner *runner, const struct run_step *step, struct layer
 int run_fetch(struct runner *runner, const char *url, size_t limit, int *ret_fd,
     struct rollbox_error *error) {
     static const char *const curl = "curl";
-    char most[32];
-    const char *const argv[] = { curl, "-fsSL", "--proto", "=http,https", "--max-filesize", most,
-        "--", url, NULL };
-    auto_free char *policy = policy_of(runner, NULL);
+    char limit_text[32];
+    const char *const argv[] = { curl, "-fsSL", "--proto", "=http,https", "--max-filesize",
+        limit_text, "--", url, NULL };
+    auto_free char *policy = make_policy(runner, NULL);
     const struct rollbox_result *result;
     struct rollbox_plan *plan;
     struct rollbox_run *run;
 
     if (!policy)
         return out_of_memory(error);
-    snprintf(most, sizeof most, "%zu", limit);
+    snprintf(limit_text, sizeof limit_text, "%zu", limit);
     auto_close int fd = openat(runner->store, "tmp", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
     auto_close int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
     int ends[2];
@@ -446,8 +451,8 @@ int run_fetch(struct runner *runner, const char *url, size_t limit, int *ret_fd,
         while (length > 0 && data[length - 1] == '\n')
             length--;
         r = error_set(error, ROLLBOX_ERR_IO, EIO, "build",
-            "%.300s cannot be downloaded: %.*s; a build reaches the hosts of --allow alone", url,
-            (int)MAX(length, (ssize_t)0), data);
+            "%.300s cannot be downloaded: %.*s; a build reaches only the hosts that --allow names",
+            url, (int)MAX(length, (ssize_t)0), data);
     }
     rollbox_run_free(run);
     if (r == 0)

@@ -13,7 +13,7 @@
 #include "build/progress.h"
 #include "store/add_layer.h"
 
-/* What all sandboxes of a build have in common. */
+/* The engine, policy and store that all sandboxes of a build share. */
 struct runner {
     const json_t *policy;          /* the caller's */
     const char *socket;            /* of a shared engine; NULL: a private one */
@@ -34,7 +34,7 @@ struct run_step {
     const char *image; /* of the store, whose layers are those of the list */
     struct words argv, env;
     const char *cwd, *user;
-    bool offline;           /* whatever the policy allows */
+    bool offline;           /* without a network, also if the policy allows one */
     struct run_file *files; /* there during the command, and not in the layer */
     size_t n_files;
     json_t *volumes;     /* of the policy: caches; NULL: none */

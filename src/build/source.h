@@ -37,7 +37,7 @@ enum source_tail {
 int source_resolve(const struct source *source, const char *path, enum source_tail tail,
     char **ret_path, struct found *ret_found);
 
-/* What is at a path without links. -ENOENT. */
+/* Finds the file at a path without links. -ENOENT. */
 int source_find(const struct source *source, const char *path, struct found *ret_found);
 
 /* Opens a regular file at a path without links for reading. */

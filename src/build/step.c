@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What all instructions need: their flags, their errors, and their progress. */
+/* Flags, errors and progress of the instructions. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The engine that a command works with. */
+/* Connects a command to its engine: the engine of --engine, or a private one. */
 #include "cli/cli.h"
 #include "cli/private_engine.h"
 

@@ -138,7 +138,7 @@ static void add_cell(struct buf *to, const json_t *value, enum shown_kind kind) 
     buf_add(to, "", 0);
 }
 
-/* How many columns a terminal uses for it, if every character takes one. */
+/* The columns of a text on a terminal, if every character takes one column. */
 static size_t width_of(const char *text) {
     size_t width = 0;
 

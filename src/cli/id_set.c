@@ -19,7 +19,7 @@ static uint64_t hash_of(const char *id) {
     return hash;
 }
 
-/* The slot where the id is, or would be. */
+/* The id's slot, or the free slot for it. */
 static struct ids_slot *slot_of(
     struct ids_slot *slots, size_t n_slots, const char *id, uint64_t hash) {
     for (size_t i = hash & (n_slots - 1);; i = (i + 1) & (n_slots - 1))

@@ -12,7 +12,7 @@ void line_reader_init(struct line_reader *lines, int fd, bool blocking) {
     *lines = (struct line_reader){ .fd = fd, .blocking = blocking, .buf = BUF_INIT };
 }
 
-/* The line that is wholly in the buffer, if one is. */
+/* Takes the next complete line from the buffer. At the end of the file, the rest is a line. */
 static bool take_line(struct line_reader *lines, char **ret_line, size_t *ret_length) {
     struct buf *buf = &lines->buf;
     char *newline = lines->seen < buf->length

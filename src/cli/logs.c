@@ -43,7 +43,7 @@ static void on_end(struct rollbox_run *run, void *userdata) {
     ((struct logs *)userdata)->has_ended = true;
 }
 
-/* Where the last n lines begin. */
+/* The offset of the last n lines. */
 static size_t tail_start(const struct buf *text, uint64_t n) {
     size_t at = text->length;
 

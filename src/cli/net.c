@@ -52,7 +52,8 @@ int cmd_net_log(const struct options *options) {
     return status;
 }
 
-/* The rules of the command line as a policy. 0, or an exit status after a line. */
+/* The rules of the command line as a policy. Returns 0, or an exit status after an error message.
+ */
 static int rules_of(const struct options *options, char **ret_text) {
     auto_json json_t *policy = json_pack("{s:s}", "net", "allow");
     const char *net = options_text(options, OPTION_NET_SET_NET);
@@ -60,7 +61,7 @@ static int rules_of(const struct options *options, char **ret_text) {
 
     if (net && strcmp(net, "loopback") != 0)
         return cli_fail(
-            options, "--net %s: net set takes loopback, which withdraws all rules", net);
+            options, "--net %s: net set accepts only loopback, which withdraws all rules", net);
 
     for (size_t i = 0; policy && i < options->n_uses; i++) {
         const struct option_use *use = &options->uses[i];

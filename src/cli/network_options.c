@@ -27,8 +27,8 @@ bool network_option_is(enum option_id id) {
     }
 }
 
-/* The list or object of a key, made if the policy has none. NULL: out of memory, or the policy has
- * a value of another kind there, which is reported when the policy is checked. */
+/* The list or object of a key, made if the policy lacks the key. NULL: out of memory. A value of
+ * another type is reported when the policy is checked. */
 static json_t *open_key(json_t *policy, const char *key, json_t *(*make)(void)) {
     json_t *value = json_object_get(policy, key);
 
@@ -70,7 +70,7 @@ static int add_file(const struct options *options, json_t *list, const char *fil
                                    : fd_read_file(file, FILE_LIMIT, &text);
 
     if (r < 0)
-        return cli_fail(options, "--allow-file %s: cannot read it: %s", file,
+        return cli_fail(options, "--allow-file %s: cannot read the file: %s", file,
             r == -EFBIG ? "it is larger than 1 MiB" : strerror(-r));
     buf_add_text(&text, "");
     if (buf_failed(&text))
@@ -127,7 +127,7 @@ static int add_port(json_t *ports, const char *value) {
                                                                                         : -EILSEQ;
 }
 
-/* The rule of an earlier --inject for that host, or a new one. */
+/* The rule that an earlier --inject made for the host, or a new rule. */
 static json_t *rule_of(json_t *rules, const char *host) {
     for (size_t i = 0; i < json_array_size(rules); i++) {
         json_t *rule = json_array_get(rules, i);

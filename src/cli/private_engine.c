@@ -2,12 +2,13 @@
 /*
  * The CLI's private engine.
  *
- * The CLI contains the engine's code, so its engine is a fork and not another program: executing a
- * program would take longer than all that the engine does before the first sandbox. (The library
- * never forks its engine, because its host process may be large and must not be copied.) The fork
- * receives what rollbox-engine would: its end of a socket pair, standard error, and an engine's
- * environment variables. It first drops everything else: descriptors, signal dispositions, the
- * terminal's session, and the arguments and environment that /proc shows.
+ * The CLI contains the engine's code, so its engine is a fork and not another program. Executing a
+ * program takes longer than the engine's whole start. (The library never forks its engine, because
+ * its host process may be large and must not be copied.)
+ *
+ * The fork keeps the same things as rollbox-engine gets: its end of a socket pair, standard error,
+ * and an engine's environment variables. It first drops everything else: descriptors, signal
+ * dispositions, the terminal's session, and the arguments and environment that /proc shows.
  */
 #include "cli/private_engine.h"
 
@@ -47,7 +48,7 @@ void private_engine_arguments(int argc, char **argv) {
         arguments_length += strlen(argv[i]) + 1;
 }
 
-/* The copies of the caller's arguments and environment. */
+/* Erases the fork's copies of the caller's arguments and environment, which /proc would show. */
 static void forget_caller(void) {
     size_t kept = 0;
 
@@ -99,7 +100,6 @@ static void clean_up(void) {
     memset(leftovers, 0, LEFTOVERS_SIZE);
 }
 
-/* 0 or -errno. */
 static int start_engine(bool expects_fixed) {
     int pair[2], size = SPAWN_SOCKET_BYTES;
 
@@ -136,20 +136,20 @@ static int start_engine(bool expects_fixed) {
     return 0;
 }
 
-static bool is_named(void) {
+static bool has_engine_variable(void) {
     const char *named = secure_getenv("ROLLBOX_ENGINE");
 
     return named && named[0];
 }
 
 void private_engine_start(const struct options *options) {
-    if (!options_text(options, OPTION_ENGINE) && !is_named())
+    if (!options_text(options, OPTION_ENGINE) && !has_engine_variable())
         (void)start_engine(
             options_has(options, OPTION_SEED) || options_has(options, OPTION_TIME_START));
 }
 
 int private_engine_open(struct rollbox_engine **ret_engine, struct rollbox_error *error) {
-    if (is_named())
+    if (has_engine_variable())
         return rollbox_engine_open(
             &(struct rollbox_engine_options){ .size = sizeof(struct rollbox_engine_options) },
             ret_engine, error);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which commands a server has, and the requests of those that are one call; remote.h has the
- * model. */
+/* The commands that a server accepts, and the requests of commands that are a single call.
+ * remote.h has the model. */
 #include "cli/remote.h"
 
 #include <stdlib.h>
@@ -23,7 +23,8 @@ static const struct {
     { "--ca", "ROLLBOX_CA" }, { "--client-cert", "ROLLBOX_CLIENT_CERT" },
     { "--client-key", "ROLLBOX_CLIENT_KEY" } };
 
-/* How many arguments it takes, 0 if it is none of them, or -1 after a message. */
+/* Reads a leading option. Returns its number of arguments, 0 for another word, or -1 after an error
+ * message. */
 static int take_leading(char **argv) {
     for (size_t i = 0; i < ARRAY_SIZE(leading); i++) {
         size_t length = strlen(leading[i].name);

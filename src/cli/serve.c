@@ -11,8 +11,8 @@
 #include "base/cleanup.h"
 #include "cli/cli.h"
 
-/* Where ROLLBOX_SERVE says, else beside this program (a build tree, a bundle) or where an
- * installation puts it. Returns only if it cannot. */
+/* Executes the server: the program that ROLLBOX_SERVE names, else the one beside this program (in a
+ * build tree or a bundle), else the installed one. Returns only on failure. */
 static int execute(const struct options *options, char **argv) {
     static const char *const places[] = { "rollbox-serve", "../libexec/rollbox/rollbox-serve" };
     const char *program = getenv("ROLLBOX_SERVE");

@@ -36,7 +36,7 @@ static const char *userns_hint(const struct features *f) {
            "process";
 }
 
-/* What is missing, and the command that mends it. */
+/* Names the missing part, and the command that adds it. */
 static const char *subids_hint(const struct features *f) {
     static char problem[ID_RANGE_TEXT];
     struct id_range range;

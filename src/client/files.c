@@ -586,7 +586,7 @@ static int end_tree(struct files *files, const char *from, struct rollbox_error 
         strerror(t->skipped_error));
 }
 
-/* Where in the tree the host's side failed. */
+/* Reports a failure on the host's side, with the path in the tree. */
 static int tree_failed_here(const struct files *files, int r, const char *host_path,
     const char *doing, struct rollbox_error *error) {
     char below[TRANSFER_TEXT_MAX];

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The rights of processes of a sandbox with many users: ids, groups, capabilities and the bits that
- * go with them, for each thread, as the kernel has them.
+ * Dumps the credentials of processes of a sandbox with many users: ids, groups, capabilities,
+ * securebits and no_new_privs. The kernel keeps them for each thread.
  *
- * /proc and stat(2) show ids as the reader's user namespace has them. The image has them as the
- * sandbox has them, so each is translated by the map of the sandbox's namespace.
+ * /proc and stat(2) show ids of the reader's user namespace. The image contains ids of the
+ * sandbox's user namespace, so each id is translated with the map of that namespace.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -66,7 +66,7 @@ int credentials_begin(struct dump *c) {
     return r < 0 ? dump_fail(c, "the sandbox's ids", r) : 0;
 }
 
-static bool is_inside(const struct id_ranges *ranges, uint32_t outside, uint32_t *ret_inside) {
+static bool translate_id(const struct id_ranges *ranges, uint32_t outside, uint32_t *ret_inside) {
     for (size_t i = 0; i < ranges->n; i++) {
         const struct id_range *range = &ranges->ranges[i];
 
@@ -81,14 +81,15 @@ static bool is_inside(const struct id_ranges *ranges, uint32_t outside, uint32_t
 bool credentials_owns(const struct dump *c, const struct stat *st) {
     uint32_t inside;
 
-    return is_inside(&c->uids, st->st_uid, &inside) && is_inside(&c->gids, st->st_gid, &inside);
+    return translate_id(&c->uids, st->st_uid, &inside) &&
+           translate_id(&c->gids, st->st_gid, &inside);
 }
 
 void credentials_owner(
     const struct dump *c, const struct stat *st, uint32_t *ret_owner, uint32_t *ret_group) {
-    if (!is_inside(&c->uids, st->st_uid, ret_owner))
+    if (!translate_id(&c->uids, st->st_uid, ret_owner))
         *ret_owner = NOBODY;
-    if (!is_inside(&c->gids, st->st_gid, ret_group))
+    if (!translate_id(&c->gids, st->st_gid, ret_group))
         *ret_group = NOBODY;
 }
 
@@ -101,20 +102,21 @@ void credentials_peer(
 
 /* ---- a thread ---- */
 
-static int take_ids(
+static int read_ids(
     struct dump *c, const char *at, const struct id_ranges *ranges, uint32_t ret_ids[4]) {
     for (size_t i = 0; i < 4; i++) {
         char *end;
         const uint32_t outside = (uint32_t)strtoul(at, &end, 10);
 
-        if (end == at || !is_inside(ranges, outside, &ret_ids[i]))
-            return dump_refuse(c, ENOTSUP, "it has an id that the sandbox does not have");
+        if (end == at || !translate_id(ranges, outside, &ret_ids[i]))
+            return dump_refuse(
+                c, ENOTSUP, "it has a user or group id that is not mapped in the sandbox");
         at = end;
     }
     return 0;
 }
 
-static int take_groups(struct dump *c, const char *at, struct image_range *ret_range) {
+static int read_groups(struct dump *c, const char *at, struct image_range *ret_range) {
     const size_t before = dump_count(&c->groups, uint32_t);
 
     for (const char *line_end = at + strcspn(at, "\n"); at < line_end;) {
@@ -124,8 +126,9 @@ static int take_groups(struct dump *c, const char *at, struct image_range *ret_r
 
         if (end == at || end > line_end)
             break;
-        if (!is_inside(&c->gids, outside, &inside))
-            return dump_refuse(c, ENOTSUP, "it has a group that the sandbox does not have");
+        if (!translate_id(&c->gids, outside, &inside))
+            return dump_refuse(
+                c, ENOTSUP, "it has a supplementary group that is not mapped in the sandbox");
         buf_add(&c->groups, &inside, sizeof inside);
         at = end;
     }
@@ -137,19 +140,21 @@ static uint64_t capabilities(const char *status, const char *name) {
     return strtoull(dump_field(status, name), NULL, 16);
 }
 
-static bool are_same(struct dump *c, struct image_range a, struct image_range b) {
+static bool have_same_groups(struct dump *c, struct image_range a, struct image_range b) {
     return a.n == b.n &&
            (!a.n || !memcmp(dump_entry(&c->groups, a.first, uint32_t),
                         dump_entry(&c->groups, b.first, uint32_t), a.n * sizeof(uint32_t)));
 }
 
-/* Most threads have those of another one. */
+/* Most threads have the same credentials as another thread, so each set is stored once. The group
+ * table had the length `groups` before this thread's groups were added. Returns the number of the
+ * set, from 1. */
 static uint32_t find_or_add(struct dump *c, const struct image_credentials *own, size_t groups) {
     const size_t n = dump_count(&c->credentials, struct image_credentials);
 
     for (size_t i = 0; i < n; i++) {
         struct image_credentials known = *dump_entry(&c->credentials, i, struct image_credentials);
-        const bool has_groups = are_same(c, known.groups, own->groups);
+        const bool has_groups = have_same_groups(c, known.groups, own->groups);
 
         known.groups = own->groups;
         if (!has_groups || memcmp(&known, own, sizeof known) != 0)
@@ -161,7 +166,8 @@ static uint32_t find_or_add(struct dump *c, const struct image_credentials *own,
     return (uint32_t)n + 1;
 }
 
-/* `status` is the thread's. Securebits are not in it, so the thread is asked. */
+/* `status` is the content of the thread's /proc status file. It lacks the securebits, so the thread
+ * itself is made to call prctl(2). */
 int credentials_dump(struct dump *c, const struct dump_process *s, struct trace *trace,
     const char *status, struct image_thread *thread) {
     const size_t groups = c->groups.length;
@@ -172,11 +178,11 @@ int credentials_dump(struct dump *c, const struct dump_process *s, struct trace 
     if (!c->options->many_users)
         return 0;
     memset(&own, 0, sizeof own);
-    int r = take_ids(c, dump_field(status, "\nUid:\t"), &c->uids, own.uids);
+    int r = read_ids(c, dump_field(status, "\nUid:\t"), &c->uids, own.uids);
     if (r == 0)
-        r = take_ids(c, dump_field(status, "\nGid:\t"), &c->gids, own.gids);
+        r = read_ids(c, dump_field(status, "\nGid:\t"), &c->gids, own.gids);
     if (r == 0)
-        r = take_groups(c, dump_field(status, "\nGroups:\t"), &own.groups);
+        r = read_groups(c, dump_field(status, "\nGroups:\t"), &own.groups);
     if (r < 0)
         return r;
     own.inheritable = capabilities(status, "\nCapInh:\t");
@@ -192,11 +198,11 @@ int credentials_dump(struct dump *c, const struct dump_process *s, struct trace 
         return dump_fail(c, "its securebits", r < 0 ? r : (int)bits);
     own.secure_bits = (uint32_t)bits;
     thread->credentials = find_or_add(c, &own, groups);
-    return buf_failed(&c->credentials) ? dump_fail(c, "its rights", -ENOMEM) : 0;
+    return buf_failed(&c->credentials) ? dump_fail(c, "its credentials", -ENOMEM) : 0;
 }
 
-/* A process that has changed its user is not dumpable, so that the new user does not reach what
- * the old one left in its memory. */
+/* The kernel makes a process undumpable when the process changes its user, so that the new user
+ * cannot read data of the old one in its memory. */
 int credentials_dump_closed(struct dump *c, const struct dump_process *s, struct trace *trace,
     struct image_process *process) {
     const uint64_t arguments[] = { PR_GET_DUMPABLE };
@@ -207,5 +213,5 @@ int credentials_dump_closed(struct dump *c, const struct dump_process *s, struct
     int r = trace_call(
         trace, &s->tools, SYS_prctl, arguments, ARRAY_SIZE(arguments), NULL, 0, &dumpable);
     process->is_closed = s->closed_vdso || dumpable != 1;
-    return r < 0 ? dump_fail(c, "its being dumpable", r) : 0;
+    return r < 0 ? dump_fail(c, "its dumpable flag", r) : 0;
 }

@@ -653,7 +653,7 @@ static int open_up(struct dump *c, struct dump_process *s, struct task *first) {
            : r == -ENOTSUP ? dump_refuse(c, ENOTSUP,
                                  "it is not dumpable (PR_SET_DUMPABLE), and has no vDSO, which is "
                                  "needed to change that")
-                           : dump_fail(c, "its being dumpable", r);
+                           : dump_fail(c, "its dumpable flag", r);
 }
 
 /* The sandbox's root directory. A process may have another one (chroot), but /proc shows paths from

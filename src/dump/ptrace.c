@@ -312,7 +312,7 @@ static bool has_ended(const siginfo_t *info) {
            info->si_code != CLD_CONTINUED;
 }
 
-/* Those that this process traces. */
+/* Collects the threads that this process traces. */
 static void collect_threads_of(pid_t tid) {
     char path[32];
     struct dirent *entry;

@@ -28,7 +28,7 @@ struct trace {
     struct image_registers registers; /* the same without the restart, for making calls */
     struct image_registers elsewhere; /* for a restore: an interrupted relative wait begins again */
     long call;                        /* the call that it waits in; -1: none */
-    unsigned n_looks;                 /* how often it was resumed to find out its call: */
+    unsigned n_looks;                 /* the times it was resumed to find out its call: */
     uint32_t restarted;               /* the call behind restart_syscall; 0: unknown */
     enum image_interruption interruption;
     uint64_t signal_mask;

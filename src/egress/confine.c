@@ -6,8 +6,8 @@
 #include "base/cleanup.h"
 #include "sys/confine.h"
 
-/* What the loop, the sockets, c-ares and malloc use. Descriptors that they work on were opened
- * before, came from the engine or are sockets. */
+/* The system calls of the loop, the sockets, c-ares and malloc. Their descriptors were opened
+ * before the filter, came from the engine, or are sockets. */
 static const int allowed[] = {
     __NR_read,
     __NR_readv,

@@ -22,7 +22,7 @@
 #define QUERIES_PER_SECOND 200
 #define QUERIES_BURST 200
 #define QUERIES_PER_TURN 16
-#define REST_MS 10
+#define PAUSE_MS 10
 #define MS 1000000ll
 #define MAX_QUERY 1500u
 #define MAX_STREAMS 16u
@@ -47,7 +47,7 @@ static void tell_engine(struct box *box, const char *name, uint32_t v4) {
                                  "name", name, "address", address_text(&address, text)));
 }
 
-/* The length of the answer, 0 for none. */
+/* Returns the answer's length, or 0 for a message that gets no answer. */
 static size_t answer(struct box *box, const void *data, size_t length, uint8_t *ret_answer) {
     struct dns_query query;
     uint32_t address;
@@ -68,7 +68,7 @@ static size_t answer(struct box *box, const void *data, size_t length, uint8_t *
     if (!is_allowed) {
         log_event(box, "dns", "{s:s, s:i, s:s}", "host", query.name, "type", (int)query.type, "why",
             match_why_text(NET_WHY_NAME));
-        if (query.type == DNS_A) /* clients ask for the AAAA record besides */
+        if (query.type == DNS_A) /* clients also ask for the AAAA record: count the name once */
             tally_name(box, query.name);
         return dns_answer_code(&query, DNS_NO_NAME, ret_answer);
     }
@@ -95,7 +95,7 @@ static void set_listening(struct box *box, bool on) {
     }
 }
 
-static void end_rest(struct loop_timer *timer) {
+static void resume_listening(struct loop_timer *timer) {
     set_listening(container_of(timer, struct box, query_timer), true);
 }
 
@@ -107,9 +107,9 @@ void dns_server_read(struct listener *listener) {
         struct datagram datagram;
 
         if (!take_query(box)) {
-            /* Datagrams for which the socket's buffer has no room are dropped. */
-            if (loop_timer_set(box->egress->loop, &box->query_timer, clock_now_ns() + REST_MS * MS,
-                    end_rest) == 0)
+            /* The kernel drops datagrams for which the unread socket's buffer has no room. */
+            if (loop_timer_set(box->egress->loop, &box->query_timer, clock_now_ns() + PAUSE_MS * MS,
+                    resume_listening) == 0)
                 set_listening(box, false);
             return;
         }
@@ -124,7 +124,7 @@ void dns_server_read(struct listener *listener) {
     }
 }
 
-/* --- over TCP: each message has its length before it --- */
+/* --- DNS over TCP: a message follows its length --- */
 
 struct dns_stream {
     struct list node;
@@ -151,7 +151,7 @@ static void on_stream_timer(struct loop_timer *timer) {
     stream_end(container_of(timer, struct dns_stream, timer));
 }
 
-/* Answers the first message. 1: it did; 0: it is not complete; or -errno. */
+/* Answers the first message. Returns 1, or 0 if the message is incomplete, or -errno. */
 static int answer_first(struct dns_stream *stream) {
     uint8_t bytes[2 + DNS_ANSWER];
     size_t length = stream->n < 2 ? 0 : (size_t)stream->bytes[0] << 8 | stream->bytes[1];
@@ -167,7 +167,7 @@ static int answer_first(struct dns_stream *stream) {
         return -EBADMSG;
     bytes[0] = (uint8_t)(n >> 8);
     bytes[1] = (uint8_t)n;
-    /* A guest that does not read its answers gets no more of them. */
+    /* The stream of a guest that does not read its answers is closed. */
     if (send(stream->fd, bytes, n + 2, MSG_DONTWAIT | MSG_NOSIGNAL) != (ssize_t)n + 2)
         return -EPIPE;
     stream->n -= 2 + length;

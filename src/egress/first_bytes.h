@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a guest says first on a connection, read without consuming it: TLS for the right name, a
- * request of plain HTTP, or another protocol. */
+/* Reads the first bytes that a guest sends on a connection, without consuming them: TLS for the
+ * right name, a request of plain HTTP, or another protocol. */
 #ifndef ROLLBOX_EGRESS_FIRST_BYTES_H
 #define ROLLBOX_EGRESS_FIRST_BYTES_H
 

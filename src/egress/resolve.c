@@ -16,7 +16,7 @@
 
 #define MAX_LOOKUPS 1024 /* under way or kept; beyond it each sandbox has FEW */
 #define MAX_OF_OWNER 64  /* under way for one sandbox */
-#define FEW 4            /* which other sandboxes cannot take from it */
+#define FEW 4            /* lookups that each sandbox may always begin */
 #define MAX_KEPT_S 60
 #define TRY_MS 1300 /* and twice that for the second try: four seconds */
 #define TRIES 2
@@ -148,7 +148,7 @@ void resolver_set_servers(struct resolver *resolver, const char *text) {
 
     list_servers(text, &servers);
     if (!servers.length || buf_failed(&servers))
-        return; /* those that it has may still answer */
+        return; /* the servers that it has may still answer */
     /* c-ares changes its servers only while it asks none. */
     resolver->is_changing = true;
     ares_cancel(resolver->channel);

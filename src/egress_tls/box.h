@@ -49,12 +49,12 @@ static inline const struct net_rules *box_rules(const struct tls_box *box) {
     return &box->policy->network;
 }
 
-/* What the rules say about a request. */
+/* The decision of the rules about a request. */
 struct ruling {
     unsigned status; /* 0: allowed */
     const char *why;
     char text[256];
-    long rule; /* which allows it, or -1 */
+    long rule; /* the rule that allows the request, or -1 */
     struct http_header set[BOX_MAX_HEADERS];
     size_t n_set;
     struct buf values; /* of `set` */

@@ -60,7 +60,7 @@ static bool set_serial(X509 *certificate) {
     return done;
 }
 
-/* What an authority and a leaf have in common. */
+/* Begins a certificate, of an authority or of a leaf. */
 static X509 *begin_certificate(EVP_PKEY *key, const char *common_name) {
     X509 *certificate = X509_new();
     X509_NAME *name = certificate != NULL ? X509_get_subject_name(certificate) : NULL;

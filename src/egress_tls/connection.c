@@ -516,7 +516,7 @@ static bool advance_http1_guest(struct connection *connection) {
     side_consume(guest, n);
     if (guest->state == SIDE_OPEN || n > 0 || connection->guest_eof_passed)
         return any || n > 0;
-    /* What waits behind the request under way is looked at when that has its answer. */
+    /* Bytes behind the current request are read after the request has its answer. */
     if (guest->in.length > 0 && relay->state == HTTP_RELAY_BUSY && relay->up.is_done)
         return any;
     connection->guest_eof_passed = true;

@@ -20,7 +20,7 @@
 struct ca;
 struct h2;
 
-/* What all connections share. */
+/* The state that all connections share. */
 struct gateway {
     struct loop *loop;
     struct ca *ca;

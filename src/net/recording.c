@@ -215,7 +215,7 @@ static const struct recorded_piece *server_piece(struct replay *replay) {
     return NULL;
 }
 
-/* How many of the bytes are the guest's at this place. -ENOENT: others are. */
+/* The number of bytes that match the recorded ones of the guest. -ENOENT: they differ. */
 static long compare(struct replay *replay, const char *data, size_t length) {
     const struct recorded_piece *piece;
     size_t taken = 0;

@@ -66,8 +66,8 @@ struct replay {
     uint16_t port;
     bool guest_has_ended;
     uint64_t up, down;          /* bytes so far */
-    size_t up_piece, up_offset; /* what the guest says next */
-    size_t piece, offset;       /* what the server says next, */
+    size_t up_piece, up_offset; /* the guest's next bytes */
+    size_t piece, offset;       /* the server's next bytes, */
     uint64_t needs_up;          /* when the guest has said this many bytes, */
     bool needs_end;             /* and has ended */
 };

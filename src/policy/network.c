@@ -717,7 +717,7 @@ static void check_placeholders(struct reader *r, const struct net_header *header
     }
 }
 
-/* What would pass unrecorded, or could not be answered from a recording. */
+/* Refuses rules whose traffic could not be recorded, or not be answered from a recording. */
 static void check_tape(struct reader *r) {
     const struct net_rules *rules = &r->policy->network;
     const char *key = r->key;

@@ -593,8 +593,8 @@ static int compile_filter(
     return 0;
 }
 
-/* What is in the contract of policies but not in this version is refused: nothing that was asked
- * for is left out in silence. */
+/* Refuses the parts of a policy that this version lacks. No part of a policy is ignored silently.
+ */
 static int refuse_missing(const struct compiler *c, struct rollbox_error *error) {
     const struct policy *p = c->policy;
     bool is_virtual = p->time_mode == POLICY_TIME_VIRTUAL;

@@ -111,7 +111,7 @@ struct plan_op {
                                it in; inode 0: it may be anything */
 };
 
-/* Where the path of a Landlock rule is. */
+/* The location of the path of a Landlock rule. */
 enum plan_rule_kind {
     PLAN_RULE_OWN,    /* the sandbox's own: opened for each */
     PLAN_RULE_STATIC, /* in the template: opened once */
@@ -252,7 +252,7 @@ struct plan {
 #define plan_items(plan, array, type)                                                              \
     ((const type *)(const void *)((const char *)(plan) + (plan)->array.offset))
 
-/* What plan_compile must know of the host; the caller gathers it (no I/O here). */
+/* Facts about the host that plan_compile needs. The caller gathers them (no I/O here). */
 enum plan_path_type { PLAN_PATH_MISSING, PLAN_PATH_DIRECTORY, PLAN_PATH_OTHER };
 
 struct plan_host_path {

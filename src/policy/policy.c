@@ -806,8 +806,8 @@ int policy_grant(struct policy *policy, const char *path) {
     return add_path(&r, &policy->fs_readable, strdup(path), false) ? 0 : -ENOMEM;
 }
 
-/* What is given wins over the defaults: a default grant that is denied by name or lies below what
- * is denied goes, and so does a default denial of a path that is granted by name. */
+/* The policy's own entries win over the defaults. A default grant is removed if the policy denies
+ * its path or a directory above it. A default denial is removed if the policy grants its path. */
 static void complete_policy(struct reader *r) {
     struct policy *policy = r->policy;
     const struct policy_paths *granted[] = { &policy->fs_readable, &policy->fs_readable_extra,

@@ -22,7 +22,7 @@
 #define NETWORK_NAME_MAX 64
 #define PUBLISH_ADDRESS_TEXT 128 /* bytes: a path of a Unix socket has 107 at most */
 
-/* Where a listener is. */
+/* The address of a listener. */
 struct publish_address {
     union {
         struct sockaddr any;

@@ -207,7 +207,8 @@ void line_shorten(json_t *line) {
     json_array_foreach(line, i, item) line_shorten(item);
 }
 
-/* Where values go: into an object under the last key, or to the end of a list. */
+/* The open objects and lists. A value goes into an object under the last key, or to the end of a
+ * list. */
 struct tree {
     json_t *open[MAX_DEPTH];
     size_t depth;

@@ -183,7 +183,7 @@ void handle_note(struct exchange *exchange) {
 
 /* ---- exports ---- */
 
-/* What a thread writes into a pipe goes to the client. */
+/* A thread writes the export into a pipe. The server relays the pipe to the client. */
 struct export {
     struct pool_job job;
     struct exchange *exchange; /* NULL once the client is gone */

@@ -16,7 +16,8 @@
 #include "serve/late_call.h"
 
 #define WINDOW ((size_t)256 << 10)
-#define CREDIT_STEP (WINDOW / 4) /* told at least so often */
+#define CREDIT_STEP                                                                                \
+    (WINDOW / 4) /* credit is sent to the client at the latest after so many bytes */
 #define PIECE_BYTES ((size_t)32 << 10)
 #define PING_NS (INT64_C(20) * 1000000000)
 #define CLOSE_NORMAL 1000
@@ -78,7 +79,7 @@ static void finish(struct channel *channel, unsigned code, const char *reason) {
     channel->was_left = true;
 }
 
-/* Frees what finish has ended; the caller uses the channel no more. */
+/* Frees a channel that finish() has ended. The caller must not use it afterwards. */
 void channel_sweep(struct channel *channel) {
     if (channel->is_stopped && !channel->is_working)
         exchange_done(channel->exchange);
@@ -97,7 +98,7 @@ struct way *channel_add_way(struct channel *channel, unsigned number, bool is_in
     struct way *way = &channel->ways[channel->n_ways++];
     int flags = fcntl(take_fd, F_GETFL);
 
-    /* The other end has flags of its own. */
+    /* This does not concern the other end, which has its own flags. */
     (void)fcntl(take_fd, F_SETFL, flags | O_NONBLOCK);
     *way = (struct way){ .channel = channel,
         .source.fd = -1,
@@ -133,7 +134,7 @@ static void send_piece(struct way *way, const char *data, size_t length) {
                 loop_remove(channel_loop(way->channel), &way->channel->ways[i].source);
 }
 
-/* Of packets, whole ones are sent. */
+/* Packets are sent whole, so the credit must suffice for the largest one. */
 static bool may_send(const struct way *way) {
     return way->credit >= (way->channel->has_packets ? CHANNEL_PACKET_MAX : 1);
 }
@@ -143,7 +144,7 @@ static void listen_again(struct way *way) {
         (void)loop_add(channel_loop(way->channel), &way->source, way->fd, EPOLLIN, on_ready);
 }
 
-/* Of a command that had ended before the attachment the result alone has the output. */
+/* If the command ended before the client attached, only the command's result has its output. */
 static void send_rest(struct way *way) {
     struct buf *rest = &way->channel->rest[way->number == 2];
 
@@ -158,7 +159,8 @@ static bool has_rest(const struct way *way) {
     return way->number <= 2 && way->moved < way->channel->rest[way->number == 2].length;
 }
 
-/* Tells the end of an output. If nothing came, the result may still bring it. */
+/* Tells the client that an output has ended. If the stream brought no bytes, the result may still
+ * contain them. */
 void channel_tell_end(struct way *way) {
     struct channel *channel = way->channel;
     const char number = (char)way->number;
@@ -175,8 +177,8 @@ void channel_tell_end(struct way *way) {
 
 static void read_output(struct way *way) {
     char piece[CHANNEL_PACKET_MAX];
-    size_t most = way->channel->has_packets ? sizeof piece : MIN(PIECE_BYTES, way->credit);
-    ssize_t n = read(way->fd, piece, most);
+    size_t max_bytes = way->channel->has_packets ? sizeof piece : MIN(PIECE_BYTES, way->credit);
+    ssize_t n = read(way->fd, piece, max_bytes);
 
     if (n < 0 && (errno == EAGAIN || errno == EINTR))
         return;
@@ -191,7 +193,7 @@ static void read_output(struct way *way) {
     channel_end_when_done(way->channel);
 }
 
-/* The sandbox takes no more input: the client learns it as a broken pipe. */
+/* The sandbox accepts no more input on this stream. The client gets a "broken" message. */
 static void break_input(struct way *way) {
     end_way(way);
     if (!way->has_ended && !way->channel->is_terminal)
@@ -199,7 +201,7 @@ static void break_input(struct way *way) {
     way->has_ended = true;
 }
 
-static void told_taken(struct way *way, size_t n) {
+static void add_input_credit(struct way *way, size_t n) {
     way->credit += n;
     if (!way->channel->is_terminal && way->credit >= CREDIT_STEP) {
         channel_send_json(way->channel,
@@ -232,11 +234,11 @@ static void write_input(struct way *way) {
         }
         if (n < 0)
             break;
-        size_t gone = (size_t)n + (channel->has_packets ? sizeof head : 0);
-        memmove(way->pending.data, way->pending.data + gone, way->pending.length - gone);
-        way->pending.length -= gone;
+        size_t written = (size_t)n + (channel->has_packets ? sizeof head : 0);
+        memmove(way->pending.data, way->pending.data + written, way->pending.length - written);
+        way->pending.length -= written;
         way->moved += (size_t)n;
-        told_taken(way, (size_t)n);
+        add_input_credit(way, (size_t)n);
     }
     if (way->fd >= 0 && !way->pending.length && way->has_ended) {
         if (channel->is_socket)
@@ -265,7 +267,7 @@ static void on_ready(struct loop_source *source, uint32_t events) {
     channel_sweep(channel);
 }
 
-/* A terminal's output comes before the result, after which its client closes. */
+/* A terminal's client closes the channel after the result, so the output is sent first. */
 static void tell_result(struct channel *channel) {
     for (size_t i = 0; channel->is_terminal && i < channel->n_ways; i++)
         if (!channel->ways[i].is_input && !channel->ways[i].has_ended)
@@ -281,7 +283,7 @@ void channel_end_when_done(struct channel *channel) {
     for (size_t i = 0; i < channel->n_ways; i++) {
         const struct way *way = &channel->ways[i];
 
-        /* What a command does not read any more holds nothing up. */
+        /* Input that the command no longer reads does not keep the channel open. */
         if (way->is_input ? way->fd >= 0 && !channel->has_run : !way->has_ended)
             is_done = false;
     }
@@ -305,7 +307,7 @@ static void take_credit(struct channel *channel, const json_t *credit) {
     channel_end_when_done(channel);
 }
 
-/* The client does not read a stream any more: what writes to it gets a broken pipe. */
+/* The client no longer reads this stream. Its writer in the sandbox gets a broken pipe. */
 static void close_output(struct channel *channel, const json_t *value) {
     json_int_t number = json_integer_value(value);
     struct way *way =
@@ -352,7 +354,7 @@ static void take_text(struct channel *channel, const char *data, size_t length) 
             late_call_start(channel->exchange, channel->id, &options);
     } else
         exchange_problem(channel->exchange, 400, "request_invalid",
-            "a message is credit, close, resize or signal after the first");
+            "after the first message, a message must be credit, close, resize or signal");
     json_decref(message);
 }
 
@@ -364,11 +366,11 @@ static void take_bytes(struct channel *channel, const char *data, size_t length)
     if (!channel->is_terminal && !length)
         return;
     if (!way || way->has_ended || way->fd < 0)
-        return; /* it may have ended while the message was on its way */
+        return; /* the stream may have ended while the message was on its way */
     if (length == skip) {
         way->has_ended = true;
     } else if (!channel->is_terminal && way->pending.length + length - 1 > WINDOW) {
-        finish(channel, CLOSE_POLICY, "more than the stream's window");
+        finish(channel, CLOSE_POLICY, "the input exceeds the stream's window");
         return;
     } else {
         const uint32_t head = (uint32_t)(length - skip);

@@ -4,13 +4,13 @@
  *
  * A binary message is a stream's number (0 standard input, 1 output, 2 errors, 3 and up the
  * command's further descriptors) and bytes; without bytes it is the end of that stream. Text
- * messages are JSON. The client's first says what the channel is for: {"start": COMMAND},
- * {"attach": ...}, {"claim": ...}, {"connect": PORT}, {"record": ...} or {"agent": ...}. "started"
- * answers it, and "result" or "error" tells the end of the command.
+ * messages are JSON. The client's first message names the purpose of the channel:
+ * {"start": COMMAND}, {"attach": ...}, {"claim": ...}, {"connect": PORT}, {"record": ...} or
+ * {"agent": ...}. "started" answers it, and "result" or "error" tells the end of the command.
  *
  * Each side may send at most WINDOW bytes of a stream that the other has not taken; {"credit":
- * [STREAM, BYTES]} tells what has been taken. So a stream that nobody reads holds up no other
- * stream, and a channel needs bounded memory.
+ * [STREAM, BYTES]} tells how many bytes it has taken. So an unread stream does not block the
+ * other streams, and the memory of a channel is bounded.
  *
  * On the path of a terminal (.../execs/E/tty) binary messages are keys and output as they are, as
  * terminal emulators in browsers send them, without numbers and credit. The connection is then read

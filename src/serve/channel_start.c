@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a channel is for: a command, its claimed pipes, a port, a record, a files agent. */
+/* The purposes of channels: a command, its claimed pipes, a port, a record, a files agent. */
 #include "serve/channel.h"
 
 #include <errno.h>

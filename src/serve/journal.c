@@ -39,7 +39,7 @@ static void digest_of(const char *text, size_t length, char digits[DIGEST_DIGITS
     digits_of(digest, DIGEST_BYTES, digits);
 }
 
-/* How many bytes are whole lines that are as they were written. */
+/* Replays the lines up to the first damaged or incomplete one. Returns their length. */
 static size_t replay(struct journal *journal, const char *text, size_t length) {
     size_t at = 0;
 
@@ -79,7 +79,7 @@ static int write_line(struct journal *journal, const json_t *line) {
         return -ENOMEM;
     int r = fd_write_all(journal->fd, whole.data, whole.length);
     if (r < 0) {
-        /* What was written of the line would hide those after it. */
+        /* A part of a line would make the lines after it unreadable. */
         if (ftruncate(journal->fd, (off_t)journal->length) < 0)
             journal->failed = true;
         return r;

@@ -17,7 +17,7 @@
 
 #define KEEPER_OWNER_MAX 32
 
-/* Which engine. */
+/* The identity of an engine. */
 struct keeper_engine {
     unsigned number;
     bool stops;                   /* of a request: the engine is to end; there is no answer */

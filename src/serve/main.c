@@ -107,7 +107,7 @@ static void on_signal(struct loop_source *source, uint32_t events) {
 
 /* ---- the start ---- */
 
-/* What the server may read later, and below which it may write. */
+/* Confines the server to the files that it reads later, and the directories that it writes to. */
 static int confine(const struct config *of) {
     const char *const read[] = { of->tokens, of->tls_cert, of->tls_key, of->tls_client_ca };
     int r = confine_files(read, ARRAY_SIZE(read), of->state, listen_local_path());

@@ -222,7 +222,7 @@ static void replay(struct exchange *exchange, const struct operation *operation)
             strlen(operation->body));
 }
 
-/* What a retry may mend is tried again: nothing was carried out. */
+/* After these statuses a request may be retried: the server has not carried it out. */
 static bool may_be_tried_again(int status) {
     return status == 429 || status == 503;
 }

@@ -320,7 +320,7 @@ void handle_label(struct exchange *exchange) {
         exchange, 200, json_pack("{s:s, s:O}", "name", box->name, "labels", box->labels));
 }
 
-/* What has changed a sandbox is an event. */
+/* Publishes a call that has changed a sandbox as an event. */
 static void tell_change(const struct exchange *exchange, const json_t *answer) {
     const char *call = strrchr(exchange->route->path, '/') + 1;
     auto_buf struct buf type = BUF_INIT;

@@ -111,7 +111,7 @@ static void on_ready(struct loop_source *source, uint32_t events) {
         free_input(input);
 }
 
-/* What it has sent is written still. */
+/* The writer has gone. The bytes that it has sent are still written. */
 static void on_gone(struct exchange *exchange) {
     struct input *input = exchange->data;
 

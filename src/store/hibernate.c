@@ -294,7 +294,7 @@ static int read_layers(
     return r;
 }
 
-/* Those that are differences, each into the next of the job's. */
+/* Joins each image that is a difference into the job's next image. */
 static int join_images(int directory, const json_t *record, const struct hibernate_job *job,
     struct rollbox_error *error) {
     const json_t *row;

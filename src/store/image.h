@@ -31,7 +31,7 @@ struct image_plan {
     json_t *config;  /* the image's configuration */
 };
 
-/* Which image of an archive. */
+/* The choice of an image in an archive. */
 struct image_choice {
     const char *tag;      /* NULL: the only one, or the only one for the platform */
     const char *manifest; /* the digest of its manifest, a blob of an OCI layout; NULL: the index

@@ -338,7 +338,7 @@ static int pack_layout(struct export *export, int to) {
     return r == 0 && fsync(to) < 0 ? fail_write(export, errno, export->options->to) : r;
 }
 
-/* Where an export goes: a name in a directory. */
+/* The destination of an export: a name in a directory. */
 struct target {
     int parent;
     char *leaf;

@@ -339,7 +339,7 @@ static int fetch_layers(struct pull *pull, struct pull_progress *progress) {
         "--dest-oci-accept-uncompressed-layers", name, "oci:" LAYOUT ":image", NULL };
     pull_progress_show(progress, false);
     int r = skopeo_run(&pull->skopeo, arguments, pull_progress_watch, progress, &text, pull->error);
-    /* What was complete when skopeo ended. */
+    /* Reports the layers that were complete when skopeo ended. */
     struct rollbox_error ignored = { 0 };
     (void)pull_progress_watch(progress, &ignored);
     pull_progress_show(progress, true);

@@ -23,7 +23,7 @@
 
 #define LAST_OWNER 65534u
 
-static struct id_range range;
+static struct id_range range; /* the entered one; uid_first 0: none */
 
 /* ---- the namespace ---- */
 
@@ -50,23 +50,25 @@ struct directory {
 struct copy {
     int to; /* the new layer's files */
     struct inodes inodes;
-    struct directory *directories; /* their times change while they are filled */
+    struct directory *directories; /* times are set last: filling a directory changes them */
     size_t n_directories;
 };
 
-/* Ids of the sandbox's users begin at PLAN_MANY_FIRST here. An owner that no sandbox has becomes
- * nobody, as in a layer of root's: true then. */
-static bool clamp(struct owner *owner) {
-    const bool has_none = owner->uid > LAST_OWNER || owner->gid > LAST_OWNER;
+/* Translates the owner into the entered namespace, where the sandbox's ids begin at
+ * PLAN_MANY_FIRST. An owner above LAST_OWNER becomes nobody without set-id bits, as in a layer of
+ * root's. Returns true in that case. */
+static bool translate_owner(struct owner *owner) {
+    const bool is_unmapped = owner->uid > LAST_OWNER || owner->gid > LAST_OWNER;
 
-    if (has_none)
+    if (is_unmapped)
         owner->mode &= 01777;
     owner->uid = PLAN_MANY_FIRST + MIN(owner->uid, LAST_OWNER);
     owner->gid = PLAN_MANY_FIRST + MIN(owner->gid, LAST_OWNER);
-    return has_none;
+    return is_unmapped;
 }
 
-/* Of a program: they are rights of the sandbox's root, which the value must name. */
+/* Copies the file capabilities of a program. Version 3 of the attribute names the root user of the
+ * namespace in which they apply. */
 static int copy_capability(int from, int to) {
     uint8_t value[CAPABILITY_IN_NAMESPACE_BYTES] = { 0 };
     const uint32_t root = PLAN_MANY_FIRST;
@@ -83,7 +85,7 @@ static int copy_capability(int from, int to) {
 
 struct attributes {
     int to;
-    bool keeps_owner; /* the file could not get the owner that the attribute has */
+    bool keeps_owner; /* the attribute is copied, because the file cannot have that owner */
 };
 
 static int copy_attribute(void *context, const char *name, const void *value, size_t length) {
@@ -95,12 +97,12 @@ static int copy_attribute(void *context, const char *name, const void *value, si
                                                                                         : 0;
 }
 
-static int give(const struct files_entry *entry, int from, int to) {
+static int copy_metadata(const struct files_entry *entry, int from, int to) {
     struct attributes attributes = { .to = to };
     struct owner owner;
 
     files_owner(from, &entry->st, &owner);
-    attributes.keeps_owner = clamp(&owner);
+    attributes.keeps_owner = translate_owner(&owner);
     if (fchown(to, owner.uid, owner.gid) < 0 || fchmod(to, owner.mode) < 0)
         return -errno;
     int r = files_xattrs(from, copy_attribute, &attributes);
@@ -120,7 +122,7 @@ static int copy_regular(const struct files_entry *entry, int parent, const char 
         return -errno;
     int r = files_copy_data(from, to, (uint64_t)entry->st.st_size);
     if (r == 0)
-        r = give(entry, from, to);
+        r = copy_metadata(entry, from, to);
     return r == 0 && futimens(to, times) < 0 ? -errno : r;
 }
 
@@ -142,11 +144,12 @@ static int copy_directory(
         return -errno;
     auto_close int to = openat(
         parent, entry->path_length ? name : ".", O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    int r = to < 0 ? -errno : give(entry, entry->fd, to);
+    int r = to < 0 ? -errno : copy_metadata(entry, entry->fd, to);
     return r < 0 ? r : note_directory(copy, entry);
 }
 
-/* Links, fifos and whiteouts: without attributes, so without a known owner but root. */
+/* Symbolic links, FIFOs and whiteouts have no attribute that names an owner. They belong to the
+ * sandbox's root. */
 static int copy_other(const struct files_entry *entry, int parent, const char *name) {
     const struct timespec times[] = { entry->st.st_mtim, entry->st.st_mtim };
     auto_free char *target = NULL;
@@ -239,7 +242,7 @@ static int copy_tree(int from, int to, struct rollbox_error *error) {
 
 /* ---- the layers ---- */
 
-static void name_copy(const char *id, char ret_id[LAYER_ID_LENGTH + 1]) {
+static void derive_copy_id(const char *id, char ret_id[LAYER_ID_LENGTH + 1]) {
     struct digest digest;
 
     digest_init(&digest);
@@ -250,8 +253,9 @@ static void name_copy(const char *id, char ret_id[LAYER_ID_LENGTH + 1]) {
     digest_end_hex(&digest, ret_id);
 }
 
-/* "UID GID ID\n", by which the engine finds the copy; written last. */
-static int write_name(
+/* Writes the reference by which the engine finds the copy: "UID GID ID\n". It is written last, when
+ * the copy is complete. */
+static int write_reference(
     const struct work *work, const char *id, const char *copy, struct rollbox_error *error) {
     char text[LAYER_ID_LENGTH + 32];
     auto_free char *path = NULL;
@@ -267,16 +271,16 @@ static int write_name(
     return r;
 }
 
-static int make_one(const struct work *work, const char *id, int from, bool *ret_is_new,
+static int make_copy(const struct work *work, const char *id, int from, bool *ret_is_new,
     struct rollbox_error *error) {
     struct layer_meta meta = { 0 };
     auto_close int lock = -EBADF;
     char copy[LAYER_ID_LENGTH + 1];
 
-    name_copy(id, copy);
+    derive_copy_id(id, copy);
     auto_free char *damage = store_layer_damage(work->store, copy);
     if (!damage && store_layer_lock(work->store, copy, &lock) == 0)
-        return write_name(work, id, copy, error);
+        return write_reference(work, id, copy, error);
     if (layer_meta_read(work->store, id, &meta) < 0 || mkdirat(work->fd, "L", 0700) < 0 ||
         mkdirat(work->fd, "L/fs", 0700) < 0)
         return error_set(error, error_code_of(errno, ROLLBOX_ERR_IO), errno, "store",
@@ -286,17 +290,17 @@ static int make_one(const struct work *work, const char *id, int from, bool *ret
     int r = to < 0 ? -errno : copy_tree(from, to, error);
     if (r == 0)
         r = tree_digest(to, &meta.tree, error);
-    /* The digest does not contain the owners, so it is the same. */
+    /* A tree's digest leaves out the owners, so the copy has the original's digest. */
     if (r == 0 && strcmp(before.hex, meta.tree.hex) != 0)
         return error_set(error, ROLLBOX_ERR_DAMAGED, EBADMSG, "store",
-            "layer %.12s is damaged: its files are not those that were imported; remove the image "
+            "layer %.12s is damaged: its files differ from the imported files; remove the image "
             "and import it again",
             id);
     memcpy(meta.id, copy, sizeof meta.id);
     if (r == 0)
         r = layer_publish(work, "L", &meta, &lock, error);
     *ret_is_new = true;
-    return r < 0 ? r : write_name(work, id, copy, error);
+    return r < 0 ? r : write_reference(work, id, copy, error);
 }
 
 int owned_layers_make(
@@ -315,7 +319,7 @@ int owned_layers_make(
                            strerror(errno))
                      : work_begin(store, &work, error);
         if (r == 0)
-            r = make_one(&work, image->manifest.layers[i], from, &is_new, error);
+            r = make_copy(&work, image->manifest.layers[i], from, &is_new, error);
         work_done(&work);
         n_new += is_new;
     }

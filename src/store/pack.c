@@ -51,7 +51,7 @@ static int base_of(int layer, uint32_t *ret_base, bool *ret_has_ids) {
     return 0;
 }
 
-/* How many ids the range has whose base that is: those that a sandbox's files may have. */
+/* The number of ids in the range with this base. A sandbox's files may have these ids. */
 static uint32_t count_ids(uint32_t base) {
     return base >= GUEST_FIRST_MANY_BASE || !base ? MAX_IDS : GUEST_ID_RANGE;
 }

@@ -230,7 +230,7 @@ static __attribute__((noreturn)) void become_skopeo(
 
 /* ---- its errors ---- */
 
-/* What the words of skopeo and of registries mean. The first that fits counts. */
+/* The meanings of error messages of skopeo and of registries. The first match counts. */
 static const struct meaning {
     const char *words;
     enum rollbox_error_code code;

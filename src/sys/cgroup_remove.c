@@ -49,7 +49,8 @@ int cgroup_kill_members(int dir_fd) {
         while ((end = strchr(line, '\n')) != NULL) {
             pid_t pid = (pid_t)strtol(line, NULL, 10);
 
-            /* 0 is a process of a pid namespace that we cannot see: kill(0) would be ourselves. */
+            /* The kernel shows 0 for a process outside of our pid namespace. kill(0) would signal
+             * our own process group. */
             if (pid > 1 && pid != getpid() && pid != getppid() && kill(pid, SIGKILL) == 0)
                 n_killed++;
             line = end + 1;
@@ -85,8 +86,8 @@ static int remove_tree(int parent_fd, const char *name, int depth) {
         if (entry->d_type == DT_DIR && entry->d_name[0] != '.')
             (void)remove_tree(dir_fd, entry->d_name, depth - 1);
     closedir(dir);
-    /* A group cannot be removed by its last member: the unit's manager does it, or a later sweep.
-     */
+    /* A process cannot remove its own group. The manager of its systemd unit or a later sweep
+     * removes it. */
     return unlinkat(parent_fd, name, AT_REMOVEDIR) == 0 || errno == ENOENT || has_self(dir_fd)
                ? 0
                : -errno;
@@ -134,8 +135,7 @@ static bool is_leftover(const struct cgroup_root *root, const char *name) {
     return pid_namespace == root->pid_namespace && proc_start_time(pid) != start;
 }
 
-/* The steps for each leftover: it is killed and thawed in all hierarchies before any removal
- * waits. */
+/* KILL kills and thaws each leftover in all hierarchies, before REMOVE waits for the first one. */
 enum leftover_use { COUNT, KILL, REMOVE };
 
 /* Counts the directories of dead engines. With REMOVE, counts those that were removed from
@@ -145,7 +145,7 @@ static int find_leftovers(const struct cgroup_root *root, enum leftover_use use)
     int n = 0;
 
     for (size_t i = 0; i < root->n_hierarchies; i++) {
-        /* By its path: the caller may be a fork without our descriptors. */
+        /* The directory is opened by path: the caller may be a fork without our descriptors. */
         auto_free char *path =
             strndup(root->paths[i], (size_t)(strrchr(root->paths[i], '/') - root->paths[i]));
         DIR *dir = path != NULL ? opendir(path) : NULL;

@@ -150,8 +150,8 @@ static uint64_t on_their_way(int process_fd, const char *name) {
     return read_at(process_fd, path, text, sizeof text) > 0 ? number_after(text, "scm_fds:") : 0;
 }
 
-/* What a list of a directory's names can take: of an overlay that can be written to, as many names
- * as there can be files there, or as many as an ordinary directory of a layer below has. */
+/* The most memory of a directory's list of names, which only writable overlays keep. It has as many
+ * names as the file system can have files, or as an ordinary directory of a lower layer has. */
 static uint64_t list_of(int fds, const char *name) {
     auto_close int fd = openat(fds, name, O_PATH | O_CLOEXEC);
     struct statfs where;
@@ -361,7 +361,7 @@ static int find_family(struct family *family, pid_t init) {
     return (int)MIN(family->n, (ssize_t)0);
 }
 
-/* Which may have the same files: its parent, or where that is gone one beside it. */
+/* A process that may have the same open files: its parent, or a neighbour if the parent is gone. */
 static pid_t relative_pid(const struct family *family, ssize_t i) {
     if (family->parents[i])
         return family->parents[i];

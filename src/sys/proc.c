@@ -83,8 +83,8 @@ static int parse_stat(const char *text, struct stat_line *ret) {
     return 0;
 }
 
-/* What reading has failed for: 0 where a process is gone, or none that may be looked into; -errno
- * where there is no room for a descriptor or memory, and nobody knows what was missed. */
+/* Classifies a failed read. 0: the process is gone or must not be read. -errno: descriptors or
+ * memory are short, so the result may be incomplete. */
 static int errno_of_shortage(int error_number) {
     return error_number == EMFILE || error_number == ENFILE || error_number == ENOMEM
                ? -error_number

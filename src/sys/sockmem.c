@@ -150,8 +150,8 @@ static uint64_t read_setting(const char *path, uint64_t least) {
     return MAX(r == 0 && !buf_failed(&text) ? strtoull(text.data, NULL, 10) : 0, least);
 }
 
-/* How much a Unix socket may have sent that is not read: SO_SNDBUF is at most twice this, and the
- * last message may go beyond. */
+/* The most unread bytes that a Unix socket may have sent. SO_SNDBUF is at most twice this, and the
+ * last message may exceed it. */
 static uint64_t max_sent(void) {
     static uint64_t most;
 

@@ -361,8 +361,8 @@ static void add_affinity(struct buf *to, unsigned n) {
     wire_add(to, GUEST_AFFINITY, &some, sizeof some);
 }
 
-/* What the layers under it hold is part of its disk; a little is left in any case, for deleting
- * takes room, too. */
+/* The content of the layers below counts for the box's disk limit. A little room is left in any
+ * case, because deleting a file takes room, too. */
 static void add_disk(const struct box *box, const struct box_layers *layers, struct buf *message) {
     uint64_t most = box->profile->policy->max_disk_bytes, max_entries = most / 16384 + 1024;
 
@@ -693,9 +693,9 @@ bool box_is_dead(const struct box *box) {
 
 /* ---- its use of memory ---- */
 
-/* Which of the sandbox's sockets nothing else counts. Of a network that is not its own they cannot
- * be distinguished from others'. A memory group of version 1 counts those of Unix only, one of
- * version 2 all but netlink. */
+/* The kinds of sockets whose memory is not counted elsewhere. On a shared network the sockets of
+ * different sandboxes look the same. A memory cgroup of version 1 counts Unix sockets only; one of
+ * version 2 counts all but netlink sockets. */
 static unsigned uncounted_sockets(const struct box *box) {
     const struct policy *policy = box->profile ? box->profile->policy : NULL;
 

@@ -83,10 +83,10 @@ struct box_config {
     bool is_layered;            /* its files are to become a layer */
     struct box_layers *layers;  /* NULL: it stands on the plan's own files */
     const uint64_t *seed;       /* NULL: the plan's */
-    const int64_t *ahead_ns;    /* what its CLOCK_MONOTONIC and CLOCK_BOOTTIME are ahead of ours;
+    const int64_t *ahead_ns;    /* the lead of its CLOCK_MONOTONIC and CLOCK_BOOTTIME over ours;
                                    NULL: as the plan, or its image, says */
-    const void *restored_image; /* whose processes it is prepared with: an identity, never
-                                   followed. NULL: none */
+    const void *restored_image; /* the image of the processes it is prepared with: an identity,
+                                   never followed. NULL: none */
     bool tracks;                /* writes of its processes are tracked from their start on */
     bool keeps_image;           /* init may keep the memory that its processes were forked from */
 };
@@ -104,13 +104,13 @@ enum box_origin { BOX_MADE_FOR_OWNER, BOX_WAS_SPARE, BOX_WAS_PREFORKED };
 struct box_sockets {
     struct sockmem sockmem;    /* not open until it is needed */
     struct loop_source asking; /* there is more to come of the answer */
-    int64_t asked_ns;          /* how long it has taken so far */
+    int64_t asked_ns;          /* its duration so far */
     uint64_t bytes;            /* the last answer */
     int64_t ask_again_ns;      /* not before */
     int64_t poll_cost_ns;      /* of the last answer; counted in engine->boxes.poll_cost_ns */
 };
 
-/* How a box came to be. */
+/* The creation of a box. */
 struct box_creation {
     struct launcher_job job; /* CREATE */
     uint64_t launcher;       /* its number */
@@ -119,7 +119,7 @@ struct box_creation {
     int64_t made_ns; /* CLOCK_REALTIME: none of its files is older */
 };
 
-/* What a box stands on. */
+/* The layers and leases below a box. */
 struct box_lower {
     bool is_layered;            /* `disk` is to become a layer (layer.c) */
     const void *restored_image; /* see box_config */

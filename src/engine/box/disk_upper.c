@@ -155,8 +155,8 @@ static int make_own(struct uppers *uppers, int boxes, const char *store) {
         if (fd < 0 || flock(fd, LOCK_EX | LOCK_NB) < 0 || fstat(fd, &ours) < 0 ||
             fstatat(boxes, name, &there, AT_SYMLINK_NOFOLLOW) < 0 || ours.st_ino != there.st_ino)
             continue;
-        /* Those above are shut; the ids of sandboxes, for whom this one is among their mounts, pass
-         * through. */
+        /* The directories above are closed to others. This one lets the ids of sandboxes pass,
+         * which have it among their mounts. */
         if (fchmod(fd, 0711) < 0 || mkdirat(fd, GONE, 0700) < 0)
             return -errno;
         auto_free char *whole = NULL;
@@ -684,7 +684,7 @@ void disk_upper_measure(struct disk_upper *upper) {
 
 /* ---- looking ---- */
 
-/* How long a guest cannot have reached its limit yet; 0: it may have. */
+/* The time before which the guest cannot reach its limit; 0: it may have reached it. */
 static int64_t time_left(
     const struct box *box, uint64_t room_bytes, uint64_t room_entries, int64_t now) {
     const struct disk_upper *upper = box->upper;

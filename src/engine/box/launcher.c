@@ -206,8 +206,8 @@ static void on_message(struct loop_source *source, uint32_t events) {
     (void)events;
     if (n == -EAGAIN)
         return;
-    /* What came with it found no room: that box, or copy, or pool, is not to be; the others are not
-     * concerned. */
+    /* There was no room for the record's descriptors, so its box, copy or pool fails. Other jobs
+     * are not affected. */
     if (n == -EMFILE && (record.kind == GUEST_CREATED || record.kind == GUEST_COPIED ||
                             record.kind == GUEST_IMAGE_FS_MADE)) {
         record = (struct guest_record){ .kind = record.kind == GUEST_CREATED ? GUEST_CREATE_FAILED

@@ -28,8 +28,9 @@
 struct engine;
 struct launcher;
 
-/* How a job ended. The record is the launcher's answer, or GUEST_FAILED with the reason why none
- * will come. A job that keeps a descriptor sets it to -EBADF; the others are closed after it. */
+/* The end of a job. The record is the launcher's answer, or GUEST_FAILED with the reason why no
+ * answer will come. A job that keeps a descriptor sets it to -EBADF; the others are closed after
+ * the job. */
 struct launcher_result {
     const struct guest_record *record;
     int *fds;

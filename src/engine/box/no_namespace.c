@@ -459,7 +459,7 @@ static bool is_orphan_pipe(const struct process_state *state, pid_t pid) {
            status_number(&status, "\nSeccomp_filters:\t") > (long)state->filters;
 }
 
-/* How many, or -errno: there may be some. */
+/* Returns the number of pids, or -errno, in which case there may be some. */
 static ssize_t find_orphan_pipes(const struct process_state *state, pid_t *pids) {
     ssize_t n = proc_children(getpid(), pids, MAX_STRAYS), kept = 0;
 

@@ -53,7 +53,7 @@ struct profile_code {
     void (*free_interpreter)(struct interpreter *interpreter);
 };
 
-/* What makes a profile another than the others. */
+/* The key that distinguishes profiles. */
 struct profile_key {
     char *text; /* policy text and, where it counts, the caller's environment */
     size_t length, policy_length;

@@ -25,12 +25,13 @@
 #include "store/store.h"
 #include "store/volume.h"
 
-#define LOOK_NS 10000000ll      /* between two looks at the free space, near the limit */
-#define MAX_LOOK_NS 250000000ll /* and far from it */
-#define MEASURE_NS 2000000000ll /* between two walks without a reason: others may free space */
+#define LOOK_NS 10000000ll      /* between two checks of the free space near the limit, */
+#define MAX_LOOK_NS 250000000ll /* and far from the limit */
+#define MEASURE_NS                                                                                 \
+    2000000000ll /* at most between two measurements: space freed elsewhere hides growth */
 #define BYTES_A_SECOND 4294967296ull
-#define BYTES_A_FILE 16384u /* a volume has at most one file for so many of its bytes, ... */
-#define FILES_LEAST 1024u   /* ... and these */
+#define BYTES_A_FILE 16384u /* a volume may have one file for so many bytes of its limit, ... */
+#define FILES_LEAST 1024u   /* ... and these besides */
 
 /* One volume that boxes have mounted in one mode. */
 struct held_volume {
@@ -38,18 +39,20 @@ struct held_volume {
     struct engine *engine;
     char *name;
     enum policy_volume_mode mode;
-    const void *owner; /* of an exclusive one: whose boxes share it; NULL: a single box's */
-    struct stat is;    /* the volume's directory: another one of this name is another volume */
+    const void *owner; /* of an exclusive volume: the session whose boxes share it; NULL: one box */
+    struct stat identity; /* the directory's device and inode: a name may be used again */
     int directory;
     struct volume_lock lock;
     unsigned references;
     uint64_t max_bytes; /* 0: no limit */
-    /* Of a limited one that is written: */
+    /* Only of a volume with a limit that boxes write to: */
     int worker; /* -EBADF: none yet */
     struct loop_source answers;
     struct loop_timer look;
-    bool is_asked;
-    uint64_t bytes, entries, tolerated_bytes, tolerated_entries, room_bytes;
+    bool is_measuring;
+    uint64_t bytes, entries;                     /* as of the last measurement */
+    uint64_t tolerated_bytes, tolerated_entries; /* the boxes have met their limit for these */
+    uint64_t free_bytes;                         /* of the file system at the last measurement */
     int64_t measured_ns;
 };
 
@@ -97,7 +100,7 @@ static bool has_lease(const struct box *box, const struct held_volume *held) {
 }
 
 /* A volume over its limit may shrink, but not grow. */
-static void judge(struct held_volume *held) {
+static void check_limit(struct held_volume *held) {
     const bool is_over = held->bytes > held->max_bytes || held->entries > max_entries(held);
     const bool has_grown = held->bytes > MAX(held->max_bytes, held->tolerated_bytes) ||
                            held->entries > MAX(max_entries(held), held->tolerated_entries);
@@ -109,7 +112,7 @@ static void judge(struct held_volume *held) {
     held->tolerated_bytes = MAX(held->tolerated_bytes, held->bytes);
     held->tolerated_entries = MAX(held->tolerated_entries, held->entries);
     log_at(LOG_INFO, "volume", ABOUT(.sandbox = NULL),
-        "volume %s has %llu bytes in %llu files, more than it may", held->name,
+        "volume %s exceeds its limit: it has %llu bytes in %llu files", held->name,
         (unsigned long long)held->bytes, (unsigned long long)held->entries);
     list_for_each(node, &held->engine->boxes.all) {
         struct box *box = container_of(node, struct box, node);
@@ -122,7 +125,7 @@ static void judge(struct held_volume *held) {
 static void lose_worker(struct held_volume *held) {
     loop_remove(held->engine->loop, &held->answers);
     close_fd(&held->worker);
-    held->is_asked = false;
+    held->is_measuring = false;
 }
 
 static void on_answer(struct loop_source *source, uint32_t events) {
@@ -137,11 +140,11 @@ static void on_answer(struct loop_source *source, uint32_t events) {
         lose_worker(held);
         return;
     }
-    held->is_asked = false;
+    held->is_measuring = false;
     held->measured_ns = clock_now_ns();
     held->bytes = answer.is_deep ? UINT64_MAX : answer.bytes;
     held->entries = answer.entries;
-    judge(held);
+    check_limit(held);
 }
 
 static int start_worker(struct held_volume *held) {
@@ -163,12 +166,12 @@ static int start_worker(struct held_volume *held) {
     return r;
 }
 
-static void measure(struct held_volume *held, uint64_t room_bytes) {
+static void measure(struct held_volume *held, uint64_t free_bytes) {
     struct disk_usage_request request = { .number = VOLUME_FILES_NUMBER };
 
-    if (held->is_asked || (held->worker < 0 && start_worker(held) < 0))
+    if (held->is_measuring || (held->worker < 0 && start_worker(held) < 0))
         return;
-    /* Files that were removed and are still open take space, too. */
+    /* Removed files that processes of the box still have open take space, too. */
     list_for_each(node, &held->engine->boxes.all) {
         const struct box *box = container_of(node, struct box, node);
 
@@ -177,21 +180,21 @@ static void measure(struct held_volume *held, uint64_t room_bytes) {
     }
     if (send(held->worker, &request, sizeof request, MSG_NOSIGNAL | MSG_DONTWAIT) != sizeof request)
         return;
-    held->is_asked = true;
-    held->room_bytes = room_bytes;
+    held->is_measuring = true;
+    held->free_bytes = free_bytes;
 }
 
 static void on_look(struct loop_timer *timer) {
     struct held_volume *held = container_of(timer, struct held_volume, look);
     const int64_t now = clock_now_ns();
     int64_t next = LOOK_NS;
-    struct statvfs room;
+    struct statvfs file_system;
 
-    if (fstatvfs(held->directory, &room) == 0) {
-        const uint64_t free_bytes = room.f_bfree * room.f_frsize;
-        const uint64_t most = MAX(held->max_bytes, held->tolerated_bytes);
-        const uint64_t used = held->room_bytes - MIN(held->room_bytes, free_bytes);
-        const uint64_t left = most - MIN(most, held->bytes + MIN(used, most));
+    if (fstatvfs(held->directory, &file_system) == 0) {
+        const uint64_t free_bytes = file_system.f_bfree * file_system.f_frsize;
+        const uint64_t limit_bytes = MAX(held->max_bytes, held->tolerated_bytes);
+        const uint64_t used = held->free_bytes - MIN(held->free_bytes, free_bytes);
+        const uint64_t left = limit_bytes - MIN(limit_bytes, held->bytes + MIN(used, limit_bytes));
 
         if (!held->measured_ns || !left || now - held->measured_ns > MEASURE_NS)
             measure(held, free_bytes);
@@ -203,7 +206,7 @@ static void on_look(struct loop_timer *timer) {
 
 /* ---- references ---- */
 
-static struct held_volume *put(struct held_volume *held) {
+static struct held_volume *release(struct held_volume *held) {
     if (!held || --held->references)
         return NULL;
     loop_timer_clear(held->engine->loop, &held->look);
@@ -217,14 +220,14 @@ static struct held_volume *put(struct held_volume *held) {
     return NULL;
 }
 
-/* A reference that may be shared, NULL if there is none. */
+/* Returns a new reference to a held volume that may be shared, or NULL. */
 static struct held_volume *find_held(struct engine *engine, const struct policy_volume *volume,
-    const struct stat *is, const void *owner) {
+    const struct stat *identity, const void *owner) {
     list_for_each(node, &engine->boxes.volumes) {
         struct held_volume *held = container_of(node, struct held_volume, node);
 
-        if (held->mode == volume->mode && held->is.st_dev == is->st_dev &&
-            held->is.st_ino == is->st_ino &&
+        if (held->mode == volume->mode && held->identity.st_dev == identity->st_dev &&
+            held->identity.st_ino == identity->st_ino &&
             (held->mode != POLICY_VOLUME_EXCLUSIVE || (owner && held->owner == owner))) {
             held->references++;
             return held;
@@ -237,15 +240,15 @@ static int hold_volume(struct engine *engine, int store, const struct policy_vol
     const void *owner, struct held_volume **ret_held, struct rollbox_error *error) {
     auto_close int directory = -EBADF;
     struct volume_meta meta = { 0 };
-    struct stat is;
+    struct stat identity;
     int r = volume_open(store, volume->name, &directory, error);
 
     if (r < 0)
         return r;
-    if (fstat(directory, &is) < 0)
+    if (fstat(directory, &identity) < 0)
         return error_set(error, ROLLBOX_ERR_IO, errno, "volume", "volume %s cannot be examined: %s",
             volume->name, strerror(errno));
-    if ((*ret_held = find_held(engine, volume, &is, owner)))
+    if ((*ret_held = find_held(engine, volume, &identity, owner)))
         return 0;
     if ((r = volume_read_meta(directory, &meta)) < 0)
         return error_set(error, r == -EBADMSG ? ROLLBOX_ERR_DAMAGED : ROLLBOX_ERR_IO, -r, "volume",
@@ -265,7 +268,7 @@ static int hold_volume(struct engine *engine, int store, const struct policy_vol
     held->engine = engine;
     held->mode = volume->mode;
     held->owner = owner;
-    held->is = is;
+    held->identity = identity;
     held->directory = TAKE_FD(directory);
     held->references = 1;
     held->max_bytes = meta.max_bytes;
@@ -313,7 +316,7 @@ void volume_leases_made(struct box *box) {
 
 void volume_leases_drop(struct box *box) {
     for (size_t i = 0; box->lower.volumes && i < box->lower.volumes->n; i++)
-        box->lower.volumes->held[i] = put(box->lower.volumes->held[i]);
+        box->lower.volumes->held[i] = release(box->lower.volumes->held[i]);
     free(box->lower.volumes);
     box->lower.volumes = NULL;
 }

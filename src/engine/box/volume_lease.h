@@ -7,8 +7,8 @@
  * volume that the session has alone, so the old box may still be dying.
  *
  * A volume with a size is measured by a worker process while boxes write to it: soon after the
- * free space of the file system has dropped by what the volume may still take. If the volume is
- * over its limit and has grown since it was last found so, all boxes that write to it meet their
+ * free space of the file system has dropped by the remainder of the volume's limit. If the volume
+ * is over its limit and has grown since the last excess, all boxes that write to it meet their
  * disk limit. They may then remove files.
  */
 #ifndef ROLLBOX_ENGINE_BOX_VOLUME_LEASE_H
@@ -28,7 +28,7 @@ int volume_lease_find(const char *name, char **ret_files, struct rollbox_error *
 /* For all volumes of the box's policy. `owner`: an identity (the session's), never followed; NULL:
  * the box is one of its own. Errors: those of volume_lock_take. */
 int volume_leases_take(struct box *box, const void *owner, struct rollbox_error *error);
-/* Its init exists. */
+/* The box's init exists; exclusive locks record its pid. */
 void volume_leases_made(struct box *box);
 void volume_leases_drop(struct box *box);
 

@@ -22,7 +22,7 @@ struct dump_job;
 struct flatten_handle;
 struct launcher;
 
-/* How often its processes were restored: prefork.c. */
+/* The demand for the checkpoint's processes; prefork.c uses it. */
 struct checkpoint_demand {
     unsigned n_restored; /* in sandboxes */
     unsigned n_uses;     /* by operations, each of which may have made many */
@@ -86,7 +86,7 @@ struct checkpoint_command {
 /* A pipe that leads out of the sandbox. */
 struct checkpoint_pipe {
     uint64_t inode;
-    int command;     /* whose it is; -1: of one that had ended */
+    int command;     /* the index of its command; -1: of a command that had ended */
     unsigned slot;   /* which of its descriptors it was at the start */
     bool is_written; /* in the sandbox */
 };
@@ -136,7 +136,7 @@ bool checkpoint_is_in_demand(
 void checkpoint_zygote_config(
     const struct checkpoint *checkpoint, const struct profile *profile, struct box_config *config);
 void checkpoint_drop_zygotes(
-    struct engine *engine); /* those that are idle: something has run out */
+    struct engine *engine); /* drops idle ones, because a resource has run out */
 int checkpoint_image(
     const struct checkpoint *checkpoint); /* borrowed: a full image; -EBADF: there is none yet */
 uint64_t checkpoint_memory(

@@ -78,7 +78,7 @@ void dirty_tracking_forget_unwritten(struct dirty_tracking *dirty_tracking) {
         return;
     forget_since(dirty_tracking);
     if (dirty_tracking->n_trackers && dirty_tracking->trackers[0].pid == TRACKER_PID_BY_INDEX)
-        dirty_tracking_end(dirty_tracking); /* whose they are only that image says */
+        dirty_tracking_end(dirty_tracking); /* only that image names their processes */
 }
 
 bool dirty_tracking_take(const struct dump_request *request,
@@ -99,8 +99,8 @@ bool dirty_tracking_take(const struct dump_request *request,
     return true;
 }
 
-/* What the clocks of a sandbox's processes are ahead of ours. init itself stays outside of their
- * namespace, and has it for its children. 0 or -errno. */
+/* Reads the lead of the clocks of a sandbox's processes over ours. init itself stays outside of
+ * their time namespace, which its children enter. Returns 0 or -errno. */
 static int read_clocks(struct box *box, int64_t ret_ahead_ns[2]) {
     static const char *const names[2] = { "\nmonotonic", "\nboottime" };
     auto_buf struct buf text = BUF_INIT;
@@ -155,8 +155,8 @@ bool dirty_tracking_is_few(unsigned count) {
     return count <= MAX_NOTED;
 }
 
-/* What is forked as it runs is likely to be forked on; a snapshot is, where it is one of several,
- * or of a fork. */
+/* Tracking pays if the processes are likely to be dumped again. They are, if a running sandbox has
+ * few forks, or if a snapshot is not the first one or is one of a fork. */
 void dirty_tracking_begin(const struct dump_request *request, struct checkpoint *checkpoint) {
     const struct session_checkpoint *of = request->of;
     const bool is_likely = request->n_forks ? dirty_tracking_is_few(request->n_forks)
@@ -213,7 +213,7 @@ void dirty_tracking_give_back(const struct dump_request *request,
         return;
     }
     checkpoint->tracking.is_from_birth &=
-        !take_dirty_tracking->since; /* what it does is more than noting is of use for */
+        !take_dirty_tracking->since; /* it changes too many pages for tracking to be of use */
     preforked_drop(checkpoint);      /* its box has the processes of the parent image */
     for (size_t i = 0; i < n; i++)
         dirty_tracking->trackers[i] = (struct dirty_tracker){ trackers[i].pid, take_fds[i] };

@@ -73,8 +73,8 @@ struct dump_job {
                                                checkpoint->terminals */
 };
 
-/* Those that ended before everything stood are none of the image's; what they left has their pipes.
- */
+/* Removes commands whose main process ended before all processes were stopped: the image does not
+ * contain that process. Their pipes stay with the processes that they left. */
 static void keep_mains(struct checkpoint *checkpoint, const struct dump_report *report) {
     size_t n = 0;
 
@@ -125,8 +125,8 @@ struct dump_job *dump_job_free(struct dump_job *dump_job) {
     return NULL;
 }
 
-/* What it makes calls in has the registers of a call then, and a step to make that it did not ask
- * for. */
+/* A worker that dies during calls in the dumped threads leaves them broken: they have the registers
+ * of an injected call and would continue with it. */
 static bool has_broken(const struct dump_job *dump_job) {
     struct pollfd dead = { .fd = dump_job ? dump_job->pidfd : -EBADF, .events = POLLIN };
 

@@ -143,7 +143,7 @@ enum run_kill {
     RUN_KILL_SENT, /* the time-out is that of init's answer */
 };
 
-/* How a command has ended. */
+/* The end of a command. */
 struct run_end {
     bool killed;        /* by the engine, for `outcome` */
     bool exited;        /* init has reported its status */

@@ -133,8 +133,8 @@ static void read_waiting(struct output *output) {
         ;
 }
 
-/* What has been written until now is the command's; what comes later, from what it left running, is
- * nobody's. */
+/* The output so far belongs to the command. Later output, of processes that the command left
+ * running, belongs to no command. */
 void output_hand_over(struct output *output) {
     read_waiting(output);
     if (output->fd >= 0) {

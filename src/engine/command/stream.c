@@ -58,7 +58,7 @@ struct drain {
     struct list node; /* engine->outputs.drains */
     struct loop_source source;
     struct loop_timer rest;
-    uint64_t session; /* whose command it was */
+    uint64_t session; /* the session of the command */
     int fd;
 };
 
@@ -67,7 +67,7 @@ struct terminal_input {
     struct loop_source source, room;
     struct loop_timer again; /* after the end of the input */
     int64_t rest_ns;
-    const struct client *client; /* whose input it is */
+    const struct client *client; /* the client that sends the input */
     int input, terminal;
     char last;
     char bytes[4096];
@@ -180,8 +180,8 @@ void stream_drop(struct output *output) {
         stream_free(container_of(node, struct stream, node));
 }
 
-/* What there was, from the beginning: shared where it is a memory file, and a descriptor is left
- * for it; else copied. */
+/* Takes over the output from its beginning. A memory file is shared if a descriptor is left for it;
+ * other output is copied. */
 static bool take_over(struct stream *stream, const struct output *output) {
     stream->spool = output->spool < 0 ? -EBADF : fcntl(output->spool, F_DUPFD_CLOEXEC, 3);
     if (stream->spool >= 0)

@@ -32,7 +32,7 @@ struct recorder;
 struct session;
 struct uppers;
 
-/* What lower files need of higher ones; engine.c fills it. */
+/* Functions of higher modules that lower modules call; engine.c fills them in. */
 struct engine_hooks {
     /* A box has gone, or a launcher has room: runs that wait may start, soon. */
     void (*room_freed)(struct engine *engine);
@@ -196,7 +196,7 @@ static inline void engine_account(int64_t *sum, int64_t *own, int64_t now) {
     *own = now;
 }
 
-/* How long it takes a guest at least to bring in so much memory. */
+/* The shortest time in which a guest can fill so much memory. */
 static inline int64_t run_filling_ns(const struct engine *engine, uint64_t bytes) {
     const uint64_t bytes_a_second = UINT64_C(4) << 30;
 

@@ -55,7 +55,7 @@ static bool takes_long(int fd) {
                (uint64_t)(disk.f_blocks - disk.f_bfree) * (uint64_t)disk.f_bsize > MANY_BYTES);
 }
 
-/* Those that have waited longest. */
+/* Closes the descriptors that have waited longest. */
 static void close_some(size_t n) {
     for (size_t i = 0; i < n; i++)
         close(buried.waiting[i]);

@@ -11,7 +11,7 @@ static struct {
     int64_t rose_ns; /* CLOCK_MONOTONIC: when a look found more; 0: never */
 } host;
 
-/* How often the host's OOM killer has struck: as of now, or as of the last look, at most
+/* The kills of the host's OOM killer: as of now, or as of the last look, at most
  * TIDY_SECONDS ago while anything runs. (A look takes longer than it takes to start a command.) */
 int64_t engine_oom_kills(struct engine *engine, bool now) {
     const int64_t before = host.kills;

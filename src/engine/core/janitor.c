@@ -215,7 +215,8 @@ void janitor_finish(struct engine *engine) {
 
 /* ---- cgroups ---- */
 
-/* What engines left that were killed together with their janitors. Here it keeps no run waiting. */
+/* Removes the cgroups of engines that were killed together with their janitors. The sweep runs here
+ * because it would delay runs in the engine. */
 static void sweep_cgroups(struct engine *engine, const char *path) {
     (void)path;
     (void)cgroup_sweep(engine->cgroups);

@@ -61,7 +61,7 @@ static bool flies_too_much(struct sender *sender) {
     return sender->flying > MAX_FLYING;
 }
 
-/* What cannot be sent now, but may be later. */
+/* True if a later attempt to send the message may succeed. */
 static bool is_short(int r, const struct buf *message) {
     switch (r) {
     case -EAGAIN:

@@ -23,8 +23,8 @@
 #include "engine/files/box_files.h"
 #include "sys/proc.h"
 
-/* How much a private tmpfs holds (on a disk nobody knows at once), and when the roots of its parts
- * were changed: what is written later moves one of these. */
+/* The content of a private tmpfs (that of a disk is not known at once), and the change times of the
+ * roots of its parts. A later write changes one of these. */
 struct files_baseline {
     uint64_t bytes, entries;
     bool holds; /* anything */

@@ -52,10 +52,9 @@ struct snapshot {
     struct engine *engine;
     unsigned references; /* of nodes below in `under`, sessions, works; not of the family's list */
     struct list in_tree;
-    struct snapshot_tree *tree; /* NULL: dropped, and here only for those above */
-    struct snapshot *parent;    /* in the tree that users see; a reference */
-    struct snapshot
-        *lower; /* what the layer lies on; a reference; NULL: on nothing but the plan's own files */
+    struct snapshot_tree *tree;    /* NULL: dropped, and here only for those above */
+    struct snapshot *parent;       /* in the tree that users see; a reference */
+    struct snapshot *lower;        /* the layer below; a reference; NULL: the plan's own files */
     struct layer *layer;           /* NULL: none */
     struct checkpoint *checkpoint; /* NULL: nothing ran, or its files alone are kept; a reference */
     struct layer *compacted;       /* of this node and all under it; NULL: not merged (yet) */
@@ -67,7 +66,7 @@ struct snapshot {
     char id[32];
     char *name;          /* or NULL */
     int64_t made_ns;     /* CLOCK_REALTIME */
-    uint64_t generation; /* how many states lead to it, those that were dropped since, too */
+    uint64_t generation; /* the number of states before it, with dropped ones */
     bool is_live;        /* taken while something ran */
     json_t *net_names;   /* gateway_name_snapshot; NULL: none */
     unsigned n_pins;     /* works that name it: what ran in it stays for them when it is dropped */
@@ -93,6 +92,6 @@ void snapshot_usage(
 
 /* The layers for a box on a snapshot. 0, -E2BIG or -ENOMEM. */
 int snapshot_box_layers(struct snapshot *snapshot, struct box_layers *ret_layers);
-void box_layers_done(struct box_layers *layers); /* those that no box has taken */
+void box_layers_done(struct box_layers *layers); /* frees layers that no box has taken */
 
 #endif

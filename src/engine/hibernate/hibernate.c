@@ -137,8 +137,7 @@ void hibernate_abandoned(struct engine *engine, const char *id) {
         return;
     if (hibernated_remove(store, HIBERNATED_DIRECTORY, id) == -ENOENT)
         (void)hibernated_remove(store, WOKEN_DIRECTORY, id); /* closed while it woke */
-    store_job_forget(
-        engine); /* what was begun lies in tmp, perhaps, and may be as large as the sandbox */
+    store_job_forget(engine); /* an unfinished copy may be in tmp, and as large as the sandbox */
 }
 
 const struct hibernated *sleep_of(const struct session *session) {
@@ -192,7 +191,7 @@ void hibernate_set_up(void) {
     session_set_hibernation(&ops);
 }
 
-/* What cannot be read is found out when it is woken. */
+/* An unreadable record is reported when the sandbox is woken. */
 void hibernate_tree(const struct session *session, struct buf *to) {
     json_t *whole = NULL;
 

@@ -61,7 +61,7 @@ int hibernate_family(struct engine *engine, const json_t *record, struct layer *
     struct snapshot_tree **ret_tree, struct snapshot **ret_at, struct snapshot **ret_committed,
     struct rollbox_error *error);
 
-/* What a session is beside its states, into one that was just made. */
+/* Restores the session's properties besides its states, in a session that was just made. */
 void hibernate_settle(struct session *session, const json_t *record);
 
 /* The record's entry of its layer `i`. */
@@ -117,7 +117,7 @@ struct wake_op {
     struct filling *layers; /* op_wake.c */
     size_t n_layers, n_asked, n_made, n_images;
     struct hibernated *sleep; /* while it is restored: back to that if it fails */
-    struct backing *backing;  /* what the layers and images are said to come from; a reference */
+    struct backing *backing;  /* the recorded source of the layers and images; a reference */
     int *images;
     bool is_counted; /* among the program's n_wakers */
     bool is_kept;    /* in woken/: its processes may run */

@@ -32,7 +32,7 @@
 #include "store/hibernated_check.h"
 #include "store/fingerprint.h"
 
-/* What a record was checked for (hibernated_check.h) is what there is room for here. */
+/* The limits that a record was checked for (hibernated_check.h) fit the arrays here. */
 _Static_assert(HIBERNATED_MAX_TERMINALS == DUMP_WORKER_MAX_TERMINALS &&
                    HIBERNATED_MAX_PIPES == FD_MESSAGE_MAX_FDS - 1,
     "as many as are captured");
@@ -64,7 +64,7 @@ static json_t *text_hex(const char *text) {
     return text ? hex_of(text, strlen(text)) : json_null();
 }
 
-/* How many bytes; -EBADMSG. */
+/* Decodes hexadecimal digits. Returns the number of bytes, or -EBADMSG. */
 static ssize_t bytes_of(const json_t *value, void *to, size_t most) {
     const char *hex = json_string_value(value);
     unsigned char *bytes = to;
@@ -539,7 +539,7 @@ static int read_node(struct snapshot_tree *tree, const json_t *row, struct build
         item_of(row, "live", (void *const *)b->checkpoints, b->n_checkpoints, &is_bad);
 
     (void)tree;
-    /* What hangs on nothing is the beginning, or out of the tree. */
+    /* A state without a parent is the beginning, or hidden from the tree. */
     if (is_bad || (!parent && i && !get_flag(row, "hidden")))
         return -EBADMSG;
     snapshot->parent = parent ? snapshot_get(parent) : NULL;

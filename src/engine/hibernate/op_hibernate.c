@@ -145,7 +145,7 @@ static void write_state(struct op *op) {
         stay_awake(op);
         return;
     }
-    /* What nobody asked for is not written, either. */
+    /* States that nobody asked for are dropped first, so they are not written. */
     snapshot_tree_gc(session->files.tree);
     op->hibernate.becoming = calloc(1, sizeof *op->hibernate.becoming);
     json_t *record =

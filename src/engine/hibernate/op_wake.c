@@ -246,8 +246,8 @@ static void rebind_session(struct session *session) {
     }
 }
 
-/* What was captured under a policy has no more memory than that gives, but for tables, and what
- * waits in pipes and sockets. */
+/* Processes that were captured under a policy have no more memory than it allows. Their image
+ * contains tables and the content of pipes and sockets besides (IMAGE_BESIDES). */
 static int check_images(const struct op *op, struct rollbox_error *error) {
     const uint64_t most = op->session->profile->policy->max_memory_bytes;
     const struct wake_op *wake_op = op->wake.progress;

@@ -68,7 +68,7 @@ struct gateway_box {
     int fds[];
 };
 
-/* What concerns a session over all its boxes. */
+/* The network state of a session, for all its boxes. */
 struct session_network {
     struct list node; /* gateway->sessions */
     uint64_t session; /* its number */

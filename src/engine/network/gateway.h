@@ -42,7 +42,7 @@ int gateway_box_new(struct engine *engine, const struct box *box, const struct p
     int secrets, bool is_transparent, int *fds, size_t n);
 /* The box or its policy is gone: its connections are reset. */
 void gateway_box_free(const struct box *box);
-/* How many descriptors are kept for it. */
+/* The number of descriptors that are kept for the box. */
 unsigned gateway_box_files(const struct box *box);
 
 /* Before a box is made for a run or a session: starts rollbox-egress if the policy needs it. 0, or
@@ -87,7 +87,7 @@ struct gateway_session {
  * -errno and the error. */
 int gateway_set_rules(
     const struct gateway_session *session, const char *text, struct rollbox_error *error);
-/* Those rules of the session with this number as a text; NULL: the policy's hold. */
+/* The changed rules of a session, by its number, as text. NULL: the policy's rules apply. */
 const char *gateway_rules(uint64_t session);
 /* Of a fork's origin, or of a record: a session begins with rules that gateway_rules has told
  * (NULL: none). With a text that is not valid it reaches no host. 0 or -ENOMEM. */

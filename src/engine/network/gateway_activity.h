@@ -23,7 +23,7 @@ void gateway_activity_reset(struct gateway_activity *activity);
 /* For a sandbox; -1: none is free. */
 int gateway_activity_take(struct gateway_activity *activity);
 void gateway_activity_release(struct gateway_activity *activity, int slot);
-/* What is_quiet compares with later. */
+/* A counter that is_quiet compares with later. */
 uint64_t gateway_activity_turns(const struct gateway_activity *activity, int slot);
 /* Has nothing happened since then in the sandbox with these sockets, and does nothing wait? */
 bool gateway_activity_is_quiet(const struct gateway_activity *activity, int slot, uint64_t turns,

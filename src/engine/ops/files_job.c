@@ -52,7 +52,7 @@ struct files_job {
     struct buf published; /* of COMMIT: the paths, each with its zero */
 };
 
-/* What plan.c calls an image's root until it is entered. */
+/* The name of an image's root in plan.c, before the root is entered. */
 #define IMAGE_ROOT PLAN_HIDDEN "/root"
 
 /* ---- the description ---- */
@@ -141,7 +141,7 @@ static json_t *places_of(const struct profile *profile, const char *only, bool w
     return places;
 }
 
-/* How the layers of a job are divided, bottom first. */
+/* The division of a job's layers, bottom first. */
 struct parts {
     size_t n_lower, n; /* the rest are the upper ones */
     bool beside;       /* these do not lie on the lower ones, but on the first n_shared of them */
@@ -181,8 +181,9 @@ static bool split_at(
     return parts.n_lower <= MAX_LAYERS && add_above(to, from, layers, &ret_parts->n);
 }
 
-/* Where neither stands on the other, as states that were taken while something ran: the layers of
- * what both stand on, those of `from` besides, those of `to` besides. False: there are too many. */
+/* Divides the layers of two states of which neither is based on the other, such as states that were
+ * taken while a command ran. The parts are the shared layers, those of `from`, and those of `to`.
+ * Returns false if there are too many layers. */
 static bool split_beside(
     struct snapshot *from, struct snapshot *to, struct layer **layers, struct parts *ret_parts) {
     struct snapshot *shared = from;
@@ -293,8 +294,8 @@ static int add_stored(const struct op *op, int *fds, size_t most, struct rollbox
     const struct plan_op *ops = plan_items(profile->plan, box_ops, struct plan_op);
     const struct image *image = profile->image;
 
-    /* What a sandbox has changed in its image is a layer for that image: a build reads it from a
-     * pipe. As a file it would be a snapshot that nothing can use. */
+    /* A build reads the changes of a sandbox to its image from a pipe, and adds them to the image
+     * as a layer. A file with such changes would be a snapshot that nothing can use. */
     if (op->verb == VERB_EXPORT && image && !image->plan.places && is_pipe(op->request.fd))
         return 0;
     if (op->verb == VERB_EXPORT && profile->plan->flags & PLAN_MANY_USERS)

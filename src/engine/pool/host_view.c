@@ -288,8 +288,8 @@ static int list_directory(void *data, const char *path, struct expand_entries *t
 
 static const struct expand_lister lister = { list_directory, NULL };
 
-/* Where something denied will be once it exists, with the links on the way resolved. NULL: nowhere,
- * or out of memory, and the policy's own path counts. */
+/* The path of a denied file that does not exist yet, with the links of its directories resolved.
+ * NULL: there is none, or out of memory. Then the policy's own path counts. */
 static char *where_missing(const char *path) {
     char parent[4096], real[PATH_MAX], *whole = NULL;
     size_t length = strlen(path);
@@ -307,7 +307,7 @@ static char *where_missing(const char *path) {
     return NULL;
 }
 
-/* Those of other engines of this user, too. A missing directory is left out. */
+/* Finds the private directories, also of other engines of this user. Missing ones are left out. */
 static void find_private_places(struct host *host) {
     size_t n = 0;
 
@@ -449,7 +449,7 @@ struct path_identity {
     char *path;
     char *real; /* without links, as places of the plan are named; NULL: nothing was there */
     struct identity is;
-    struct identity base; /* what commits from here have made of it since */
+    struct identity base; /* its identity after the latest commit from here */
     size_t writable;      /* which of the policy's fs_writable it is; SIZE_MAX: none */
     int error;
 };

@@ -150,8 +150,8 @@ static int parse_policy(
     return r;
 }
 
-/* What a policy cannot do without, and this kernel or user does not have. Landlock is a second
- * layer: where it is missing the result says so. */
+/* Refuses a policy that needs a feature which this kernel or user lacks. Landlock is a second
+ * layer: if it is missing, the result tells it. */
 static int check_features(
     const struct features *features, const struct policy *policy, struct rollbox_error *error) {
     static const enum feature always[] = { FEATURE_USERNS, FEATURE_PIDNS, FEATURE_PROC_MOUNT,
@@ -433,8 +433,8 @@ static struct replaced *replaced_new(int take_fd, const char *place, const char 
     return replaced;
 }
 
-/* What a program sees at a place is what was there when it began, so of several that were replaced
- * there it is the first. */
+/* A running program sees the file that was at a place when the program began. If the file was
+ * replaced several times, that is the first one. */
 static bool sees_older(const struct profile *profile, const char *place) {
     list_for_each(node, &profile->kept) {
         const struct replaced *replaced = container_of(node, struct kept, node)->replaced;

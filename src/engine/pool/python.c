@@ -109,7 +109,7 @@ static int grant_installation(struct policy *policy, const char *program) {
     return grant_home(policy, prefix);
 }
 
-/* Where a link leads, for free(); NULL if it is none, or out of memory. */
+/* The target of a link, for free(). NULL: not a link, or out of memory. */
 static char *next_of(const char *path) {
     auto_buf struct buf target = BUF_INIT;
     char *to = buf_reserve(&target, PATH_MAX), *next = NULL;

@@ -510,8 +510,8 @@ static void on_loaded(void *data, const struct launcher_result *result) {
     }
 }
 
-/* What rules Python's start by what is in the sandbox then, files of the run included, is none of
- * these. */
+/* True for variables that do not make Python read files of the sandbox at its start. The zygote has
+ * started before the files of a run exist. */
 static bool is_harmless(const char *entry) {
     static const char *const names[] = { "PYTHONDONTWRITEBYTECODE=", "PYTHONHASHSEED=",
         "PYTHONIOENCODING=", "PYTHONNOUSERSITE=", "PYTHONOPTIMIZE=", "PYTHONUNBUFFERED=",

@@ -21,7 +21,7 @@ struct recorder {
     struct list records;
     uint64_t posted_bytes;
     unsigned posted_fds;
-    uint64_t heard; /* how often it has told of something: that it works */
+    uint64_t heard; /* the number of its messages, which shows that it works */
 };
 
 enum record_phase {
@@ -30,7 +30,7 @@ enum record_phase {
     RECORD_IS_DONE,   /* nothing of it will be written any more */
 };
 
-/* What a record contains besides the steps. */
+/* The parts of a record besides its steps. */
 enum record_wants {
     RECORD_WANTS_SECRETS = 1 << 0, /* the names of rules for what is not to be shown */
     RECORD_WANTS_FILES = 1 << 1,

@@ -231,7 +231,7 @@ static void on_answer(struct loop_source *source, uint32_t events) {
     end_look(hoards);
 }
 
-/* Where the host has no more, nobody there has. */
+/* No sandbox can be over its limit while the whole host has fewer open files. */
 static uint64_t max_files(const struct box *box, const struct hoard_host *now) {
     uint64_t limit = file_limit(box->profile->policy);
 

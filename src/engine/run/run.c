@@ -48,10 +48,8 @@
 #include "engine/run/run.h"
 #include "sys/proc.h"
 
-/* How fast a guest can use memory, a CPU: page faults bring in less than this. Without a memory
- * cgroup it says when the limit can be reached at the earliest. */
-/* How far the watcher lets a sandbox of isolation process be over max_processes: by what the count
- * of the user's other processes may have changed. */
+/* The watcher tolerates so many processes over max_processes with isolation process, because the
+ * count of the user's other processes may have changed. */
 #define PROCESSES_SLACK 8
 #define WATCH_LEAST_NS 2000000ll
 #define MAX_WATCH_NS 200000000ll
@@ -369,8 +367,8 @@ static void on_watch(struct loop_timer *timer) {
         run_kill(run, ROLLBOX_OUTCOME_SIGNAL);
         return;
     }
-    /* What takes long to look at, by its processes and mappings, is no reason to do nothing else:
-     * others have their turn for as long. */
+    /* A look at many processes and mappings takes long. Other work gets at least the same time
+     * before the next look. */
     const int64_t now = clock_now_ns();
     run->watch.look_ns = now - begun;
     uint64_t left = run->box && run->box->slot ? limit : limit - MIN(run->end.peak_memory, limit);
@@ -706,7 +704,8 @@ static int hand_over(struct run *run, const struct box *box) {
     return wire_send_patiently(box->socket, request, fds, is_fixed ? 5 : n_fds);
 }
 
-/* What the commands with isolation process that run may come to, each in a box for itself. */
+/* The most processes that the running commands with isolation process may have. Each command has a
+ * box of its own. */
 static uint64_t other_processes(const struct engine *engine) {
     uint64_t n = 0;
 

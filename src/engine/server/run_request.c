@@ -29,7 +29,7 @@
 #define MAX_ARGUMENTS 65536
 #define MAX_ENVIRONMENT 8192
 
-/* Which of a request's descriptors there are. */
+/* The descriptors that came with a request. */
 struct given {
     bool stdin_file, stdio, input;
     unsigned streams, extra; /* bits; how many */
@@ -273,8 +273,7 @@ static int decode_fields(struct run *run, struct wire_message *message, struct g
                                                        : "/tmp");
     run->given.n_env = profile_add_environment(&run->given.message, run->profile,
         run->session ? run->session->origin.clone_id : -1, env, n_env);
-    /* What was started already cannot be given another environment, and has made up its mind about
-     * its streams. */
+    /* A started interpreter cannot get another environment or other streams. */
     const bool suits_interpreter = !n_env && !given->stdio && !run->session;
     run->code.is_wanted =
         run->code.is_wanted && suits_interpreter && is_code(run) && !brings_packages(run);
@@ -321,7 +320,7 @@ static int take_descriptors(struct run *run, struct wire_message *message,
     return 0;
 }
 
-/* What the request asks for: command, files, environment, policy, limits, and standard input if it
+/* A digest of the request: command, files, environment, policy, limits, and standard input if it
  * is short. */
 static uint64_t fingerprint_of(const struct run *run) {
     const struct buf *message = &run->given.message;

@@ -220,7 +220,7 @@ static struct op *add_operation(struct call *call) {
     return op;
 }
 
-/* What a CREATE asks for. */
+/* A digest of a CREATE request. */
 static uint64_t create_fingerprint(
     const struct verb_request *request, const struct profile *profile) {
     const uint64_t numbers[] = { request->idle, request->ttl, request->lifetime, request->hibernate,

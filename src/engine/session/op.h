@@ -21,8 +21,8 @@
 struct engine;
 struct op;
 
-/* What comes with an event; which members, depends on the event. What is to be taken is freed if
- * the event is not taken. */
+/* The content of an event. The members in use depend on the event. Members that the operation would
+ * take are freed if it does not take the event. */
 struct op_message {
     const struct rollbox_error *error;  /* NULL: it went well */
     int error_number;                   /* likewise, of COPIED and LAYER_MADE: 0 */
@@ -146,7 +146,7 @@ struct op_reply {
     uint64_t serial;
 };
 
-/* What the request says, of several verbs. */
+/* The content of a request, for several verbs. */
 struct op_request {
     int fd;     /* the client's, of FILES (its agent's socket), CONNECT and EXPORT; else -EBADF */
     bool drops; /* processes="drop" */

@@ -87,7 +87,7 @@ enum op_event {
         OP_N_EVENTS
 };
 
-/* What becomes of an event in a wait. */
+/* The treatment of an event in a wait. */
 enum op_answer {
     OP_EVENT_IS_ILLEGAL, /* it cannot come: the engine has lost track of the operation */
     OP_EVENT_IS_IGNORED, /* it is meant for an operation that waits for it, and this one does not */

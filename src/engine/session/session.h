@@ -73,7 +73,7 @@ struct session_files {
     bool dirty; /* files may have changed since `at` */
 };
 
-/* How a session began. */
+/* The origin of a session. */
 struct session_origin {
     uint64_t parent;   /* of a fork: the number of the session it was made from; 0 */
     char snapshot[32]; /* of a fork: the id of the state */

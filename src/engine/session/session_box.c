@@ -573,8 +573,8 @@ void session_watch(struct session *session) {
     watch_from(session, WATCH_NS / 10);
 }
 
-/* What they have is known: twice the image at most, where all its pages came with large ones. The
- * first look, the dearest of all, is not before they can have reached the limit. */
+/* Restored processes have at most twice the memory of their image, in case huge pages were used for
+ * it. The first look is the most expensive one, so it waits until they can reach the limit. */
 static void watch_restored(struct session *session, uint64_t image_bytes) {
     hoards_watch(session->engine);
     uint64_t limit = session->profile->policy->max_memory_bytes,

@@ -260,7 +260,7 @@ int snapshot_drop(struct snapshot *snapshot) {
     list_for_each(at, &snapshot->tree->snapshots) {
         struct snapshot *child = container_of(at, struct snapshot, in_tree);
 
-        /* Those above hang on what is left. */
+        /* Its children become children of its parent. */
         if (child->parent == snapshot) {
             child->parent = snapshot_get(snapshot->parent);
             snapshot_put(snapshot);
@@ -303,7 +303,7 @@ static size_t snapshot_run(
     return n;
 }
 
-/* Those between the two go, with their layers, unless one is wanted by now. */
+/* Removes the states between the two, with their layers, unless one of them is wanted by now. */
 static void settle_on(struct snapshot *snapshot, struct layer *take_layer) {
     struct snapshot *compact_onto = snapshot->compact_onto, *lower = snapshot->lower, *i = lower;
 

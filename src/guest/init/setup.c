@@ -195,8 +195,8 @@ static int write_maps(int proc_self, int entered, uint32_t outer_id) {
     return -r;
 }
 
-/* What the kernel counts by user it also counts for the one that made a user namespace, up to the
- * limits that this one had. So these bound all users of the sandbox together. */
+/* The kernel charges its counts by user also to the user that made the user namespace, up to that
+ * user's limits. So these limits bound all users of the sandbox together. */
 static int bound_all_users(const struct box *box) {
     static const unsigned together[] = { RLIMIT_NPROC, RLIMIT_MSGQUEUE, RLIMIT_SIGPENDING,
         RLIMIT_MEMLOCK };

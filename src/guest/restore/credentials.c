@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Rights of the processes of a sandbox with many users.
+ * Restores the credentials of processes of a sandbox with many users.
  *
- * A process is restored as the sandbox's root, with CAP_SYS_ADMIN in the sandbox's user namespace
- * besides: so it opens its files, and enters its domain and its root directory. The rights of the
- * image come last, in each thread by itself, because the kernel keeps them by thread. They are
- * taken in this order:
+ * A process is restored as the sandbox's root, with CAP_SYS_ADMIN in the sandbox's user namespace.
+ * With these rights it opens its files and enters its domain and its root directory. The
+ * credentials of the image come last. Each thread sets its own, because the kernel keeps
+ * credentials for each thread. The order is:
  *
- * - groups and ids, with the bit that leaves capabilities alone meanwhile;
+ * - groups and ids, with SECBIT_NO_SETUID_FIXUP, so that the capabilities do not change;
  * - inheritable and ambient capabilities, which the bounding set limits;
- * - the bounding set, and the securebits, which may be locked;
- * - permitted and effective capabilities: from here on nothing can be raised.
+ * - the bounding set, then the securebits, which may be locked;
+ * - permitted and effective capabilities; after this step no capability can be raised.
  *
- * The image was checked to ask for nothing that no sandbox has (image/process_image.c). What this
- * sandbox's plan does not give is left out.
+ * image/process_image.c refuses images with ids or capabilities that no sandbox has. Capabilities
+ * that this sandbox's plan does not allow are dropped here.
  */
 #include <errno.h>
 #include <linux/capability.h>
@@ -62,17 +62,17 @@ static long set_ids(const struct image_credentials *own) {
                : -EPERM;
 }
 
-static long each_capability(uint64_t those, int option, unsigned long command) {
+static long each_capability(uint64_t capabilities, int option, unsigned long command) {
     long r = 0;
 
     for (unsigned long capability = 0; capability < 64 && r == 0; capability++)
-        if (those >> capability & 1)
+        if (capabilities >> capability & 1)
             r = command ? sys_prctl(option, command, capability, 0, 0)
                         : sys_prctl(option, capability, 0, 0, 0);
     return r;
 }
 
-/* Threads call this at the same time, and share errno. */
+/* Threads call this at the same time and share errno, so it does not use errno. */
 long restore_take_rights(const struct image_thread *thread, uint64_t allowed) {
     const struct image_credentials *own =
         restored_table(credentials, struct image_credentials) + thread->credentials - 1;
@@ -98,8 +98,8 @@ long restore_take_rights(const struct image_thread *thread, uint64_t allowed) {
     return r;
 }
 
-/* In init, for what the kernel records of the one who does it. The kernel clears the signal with
- * each change of an id. */
+/* init calls this before system calls for which the kernel records the caller's ids. Each change of
+ * an id clears the parent-death signal, which restore_act_as_root sets again. */
 int restore_act_as(uint32_t uid, uint32_t gid) {
     int r = sys_setresgid(-1u, gid, -1u);
 

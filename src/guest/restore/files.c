@@ -472,7 +472,7 @@ static int set_address_of(
                : -EBADMSG;
 }
 
-/* Those who connect see who listens (SO_PEERCRED). */
+/* Clients see the listener's credentials (SO_PEERCRED), so they are set before listen(2). */
 static int listen_as_owner(int fd, const struct image_file *file) {
     const bool is_of_other = has_many_users() && file->domain == AF_UNIX;
     int r = is_of_other ? restore_act_as(file->owner, file->group) : 0;

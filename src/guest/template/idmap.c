@@ -47,7 +47,7 @@ int idmap_for_files(int root, uint32_t stored, uint32_t id, uint32_t count) {
 
     /* U0's root creates the directories of the files, and mounts need a known owner. */
     char *at = id_map_line(id_map_line(map, 0, 0, 1), stored, id, count);
-    /* What an overlay copies up from a directory of the host may be of another owner. */
+    /* An overlay may copy up files of other owners from a directory of the host. */
     (void)id_map_line(at, GUEST_ID_OTHERS, GUEST_ID_OTHERS, GUEST_ID_RANGE - GUEST_ID_OTHERS);
     return id_map_namespace(root, map, map);
 }
