@@ -33,7 +33,7 @@ static inline bool buf_failed(const struct buf *buf) {
 /* Returns the content as a string, which the caller frees, and leaves the buffer empty. NULL when
  * out of memory. */
 char *buf_take(struct buf *buf);
-/* Gives back what it has reserved and does not use. */
+/* Frees the reserved memory that the buffer does not use. */
 void buf_fit(struct buf *buf);
 void buf_done(struct buf *buf);
 

@@ -120,7 +120,7 @@ struct transfer_target {
     const char *name;
     int into; /* -1, or the existing directory: a root that is a directory is merged into it, ... */
     const char *inner_name; /* ... any other becomes this in it */
-    bool has_owner;         /* what is made belongs to these ids */
+    bool has_owner;         /* new files belong to these ids */
     uint32_t owner, group;
     bool replaces; /* below the root, files other than directories are replaced by directories;
                       special files are replaced */

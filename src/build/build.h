@@ -44,7 +44,7 @@ struct build_options {
 /* Files of a state of a stage. */
 struct state {
     struct layer_list layers;
-    char key[DIGEST_HEX + 1]; /* of what made them */
+    char key[DIGEST_HEX + 1]; /* of the instructions that made them */
     char *image;              /* of the store, with these layers; NULL: there are none */
 };
 

@@ -31,7 +31,7 @@ struct run_file {
 };
 
 struct run_step {
-    const char *image; /* of the store, whose layers are those of the list */
+    const char *image; /* an image of the store; it has the layers of the list */
     struct words argv, env;
     const char *cwd, *user;
     bool offline;           /* without a network, also if the policy allows one */

@@ -52,8 +52,7 @@ int cmd_net_log(const struct options *options) {
     return status;
 }
 
-/* The rules of the command line as a policy. Returns 0, or an exit status after an error message.
- */
+/* Makes a policy of the command line's rules. Returns 0, or an exit status after an error. */
 static int rules_of(const struct options *options, char **ret_text) {
     auto_json json_t *policy = json_pack("{s:s}", "net", "allow");
     const char *net = options_text(options, OPTION_NET_SET_NET);

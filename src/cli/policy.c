@@ -221,7 +221,7 @@ json_t *cli_policy_override(const json_t *base, const json_t *overrides) {
 /* Whether it is a single command. A replay depends on the recorded one. */
 static bool is_one_command(const struct options *options) {
     if (options_has(options, OPTION_TTY))
-        return false; /* a person uses it, for whom real time passes */
+        return false; /* an interactive user needs real time */
     return options->command->bit & (COMMAND_RUN | COMMAND_BATCH | COMMAND_RECORD) ||
            options_has(options, OPTION_TWICE);
 }

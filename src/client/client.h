@@ -79,7 +79,7 @@ int result_read_error(const void *data, size_t length, struct rollbox_error *ret
 /* The text of a TEXT message, for free(); NULL if it is malformed. */
 char *result_read_text(const void *data, size_t length);
 
-/* Appends a JSON string; what is not valid UTF-8 is replaced. */
+/* Appends a JSON string. Bytes that are not valid UTF-8 are replaced. */
 void result_json_string(struct buf *to, const void *data, size_t length);
 
 /* The text as compact JSON if it is one JSON object, for the caller to free; else NULL. */

@@ -63,7 +63,7 @@ static int fail_file(struct dump *c, const struct open_file *file, int r) {
     return dump_fail(c, file->name, r);
 }
 
-/* ---- what it can be ---- */
+/* ---- kinds of files ---- */
 
 /* Does the pipe hold a packet? Reading one byte of a packet discards the rest of it. */
 static bool is_packet(int from, const int ends[2], size_t length) {

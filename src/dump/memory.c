@@ -426,7 +426,7 @@ int memory_keep_promises(struct dump *c, void (*written)(struct dump *c, uint64_
     return r < 0 ? fail_memory(c, r) : 0;
 }
 
-/* ---- what it touches ---- */
+/* ---- touched pages ---- */
 
 /* Adds the runs of pages in an area that the process has copied or, in a file mapping, has read. */
 static int add_touches(const struct image_area *area, int pagemap, struct buf *to) {

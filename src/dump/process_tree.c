@@ -471,7 +471,7 @@ static int look_at_ids(struct dump *c, struct dump_process *s) {
     return 0;
 }
 
-/* ---- what is whose ---- */
+/* ---- owners of shared objects ---- */
 
 static const struct {
     int kind;

@@ -222,7 +222,7 @@ static enum net_why account(struct connection *connection, uint64_t up, uint64_t
 static uint64_t left_of(uint64_t limit, uint64_t used) {
     if (!limit)
         return EGRESS_CHUNK;
-    /* One byte more: passing it is what reaches the limit. */
+    /* One more byte: the limit is reached when this byte passes. */
     return MIN(limit - MIN(used, limit) + 1, (uint64_t)EGRESS_CHUNK);
 }
 

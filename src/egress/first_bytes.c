@@ -53,7 +53,7 @@ static enum first_bytes read_line(const char *data, size_t length) {
         return FIRST_BYTES_OTHER;
     if (!end)
         return length < MAX_LINE ? FIRST_BYTES_MORE : FIRST_BYTES_HTTP;
-    /* Any mention of HTTP is enough: the strict parser refuses what is none. */
+    /* Any mention of HTTP is enough: the strict parser refuses other protocols. */
     return memmem(data, (size_t)(end - data), "HTTP/", 5) ? FIRST_BYTES_HTTP : FIRST_BYTES_OTHER;
 }
 

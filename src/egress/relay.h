@@ -27,8 +27,9 @@ enum relay {
 ssize_t relay_pass(
     int source, int target, char *scratch, size_t limit, enum relay *ret_next, int *ret_failed);
 
-/* Reads without consuming, drops what was read. Bytes or -errno. */
+/* Reads without consuming. Returns the number of bytes or -errno. */
 ssize_t relay_peek(int source, void *data, size_t limit);
+/* Drops bytes that relay_peek has read. */
 int relay_drop(int source, size_t length);
 /* The socket is readable only when it has more than `bytes`, or has ended. *looked_at keeps the
  * number, 0 at first. */

@@ -671,7 +671,8 @@ static int await_both(struct connection *connection) {
     return result;
 }
 
-/* Reads and drops what the guest still sends, so that closing does not destroy what it was sent. */
+/* Reads and drops further bytes of the guest: closing with unread input would make the kernel
+ * discard the unread response. */
 static bool drain(struct connection *connection) {
     struct side *guest = &connection->guest;
 

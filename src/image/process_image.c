@@ -88,7 +88,7 @@ static bool is_area(const struct image *it, const char *base, const struct image
     return true;
 }
 
-/* Refuses credentials that no process of a sandbox with many users can have. */
+/* True for credentials that a process of a sandbox with many users can have. */
 static bool is_credentials(
     const struct image *it, const char *base, const struct image_credentials *c) {
     const uint32_t *groups = image_table(it, base, groups, uint32_t);

@@ -593,8 +593,7 @@ static int compile_filter(
     return 0;
 }
 
-/* Refuses the parts of a policy that this version lacks. No part of a policy is ignored silently.
- */
+/* Refuses the parts of a policy that this version lacks. No part is ignored silently. */
 static int refuse_missing(const struct compiler *c, struct rollbox_error *error) {
     const struct policy *p = c->policy;
     bool is_virtual = p->time_mode == POLICY_TIME_VIRTUAL;

@@ -90,7 +90,7 @@ enum plan_grant {
 #define PLAN_COVER_HERE 1
 /* Nothing is mounted below s: spares the kernel a look at each mount of the template. */
 #define PLAN_COVER_ALONE 2
-/* The host may have removed what is to be covered. */
+/* The host may have removed the file to cover. */
 #define PLAN_COVER_OR_GONE 4
 
 /* `value` of PLACE: the number of its part "p<number>" of the private tmpfs, which is the same in

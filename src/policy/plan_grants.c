@@ -419,7 +419,7 @@ int plan_grants(struct compiler *c, struct rollbox_error *error) {
         }
         pin_parents(c, grants, i, tag);
         if (g->kind == PLAN_GRANT_DENIED) {
-            if (inside) /* what is not granted needs no denying */
+            if (inside) /* a path that is not granted needs no denial */
                 deny_grant(c, g, is_in_shared, tag);
         } else if (g->kind == PLAN_GRANT_WRITABLE) {
             grant_writable(c, g, tag);

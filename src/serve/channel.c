@@ -16,8 +16,8 @@
 #include "serve/late_call.h"
 
 #define WINDOW ((size_t)256 << 10)
-#define CREDIT_STEP                                                                                \
-    (WINDOW / 4) /* credit is sent to the client at the latest after so many bytes */
+/* Credit for so many bytes is sent to the client at once. */
+#define CREDIT_STEP (WINDOW / 4)
 #define PIECE_BYTES ((size_t)32 << 10)
 #define PING_NS (INT64_C(20) * 1000000000)
 #define CLOSE_NORMAL 1000

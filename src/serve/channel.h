@@ -36,7 +36,7 @@ struct way {
     bool is_input; /* from the client to the sandbox */
     bool has_ended;
     struct buf pending; /* of an input */
-    size_t credit; /* of an output: what may be sent; of an input: what was taken and not told */
+    size_t credit;      /* of an output: still to send; of an input: taken, but not credited */
     uint64_t moved;
 };
 

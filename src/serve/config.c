@@ -47,7 +47,7 @@ static void *place_of(struct config *config, const struct setting *setting) {
     return (char *)config + setting->offset;
 }
 
-/* NULL, or what is wrong with the value. */
+/* Returns NULL, or an error text for the value. */
 static const char *set(struct config *config, const struct setting *setting, const char *text) {
     void *place = place_of(config, setting);
     struct config_list *list = place;

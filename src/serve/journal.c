@@ -88,7 +88,7 @@ static int write_line(struct journal *journal, const json_t *line) {
     return 0;
 }
 
-/* Another file with what is needed takes the place of this one. */
+/* Replaces the journal by a new file with the lines that are still needed. */
 static int rewrite(struct journal *journal) {
     int old = journal->fd;
     size_t old_length = journal->length;

@@ -22,7 +22,7 @@ struct journal;
 struct journal_user {
     /* Called for each line at the opening, the oldest first. */
     void (*replay)(void *data, const json_t *line);
-    /* Writes what is still needed, by journal_add. */
+    /* Writes the lines that are still needed, by journal_add. */
     void (*dump)(void *data, struct journal *journal);
     void *data;
 };

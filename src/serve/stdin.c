@@ -111,7 +111,7 @@ static void on_ready(struct loop_source *source, uint32_t events) {
         free_input(input);
 }
 
-/* The writer has gone. The bytes that it has sent are still written. */
+/* The writer's connection has ended. The bytes that it has sent are still written. */
 static void on_gone(struct exchange *exchange) {
     struct input *input = exchange->data;
 

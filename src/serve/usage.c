@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sums of what is used; usage.h has the model. */
+/* Sums of resource usage; usage.h has the model. */
 #include "serve/usage.h"
 
 #include <stdio.h>

@@ -29,7 +29,7 @@ struct layer_list {
     int *locks;
 };
 
-/* Those of an image; -ENOMEM or another -errno. */
+/* Lists the layers of an image. -ENOMEM or another -errno. */
 int layer_list_of(const struct store_image *image, struct layer_list *ret_list);
 int layer_list_copy(const struct layer_list *list, struct layer_list *ret_list);
 void layer_list_done(struct layer_list *list);
@@ -42,7 +42,7 @@ struct layer_writer {
     int (*write)(
         void *context, struct archive *tar, json_t **ret_report, struct rollbox_error *error);
     void *context;
-    const int *readable; /* descriptors of what it reads */
+    const int *readable; /* descriptors of the layers that it reads */
     size_t n_readable;
     struct unpack_limits limits;
 };

@@ -160,7 +160,7 @@ static uint64_t max_sent(void) {
     return most;
 }
 
-/* The same of one whose SO_SNDBUF nobody has set. */
+/* The same for a socket with the default SO_SNDBUF. */
 static uint64_t usually_sent(void) {
     static uint64_t most;
 

@@ -693,8 +693,8 @@ bool box_is_dead(const struct box *box) {
 
 /* ---- its use of memory ---- */
 
-/* The kinds of sockets whose memory is not counted elsewhere. On a shared network the sockets of
- * different sandboxes look the same. A memory cgroup of version 1 counts Unix sockets only; one of
+/* The kinds of sockets whose memory is not counted elsewhere. On a shared network a socket
+ * cannot be attributed to a sandbox. A memory cgroup of version 1 counts Unix sockets only; one of
  * version 2 counts all but netlink sockets. */
 static unsigned uncounted_sockets(const struct box *box) {
     const struct policy *policy = box->profile ? box->profile->policy : NULL;

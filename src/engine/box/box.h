@@ -41,7 +41,8 @@ enum box_limit {
 struct box_owner_ops {
     /* init and the launcher have both reported. */
     void (*ready)(void *owner, struct box *box);
-    /* A record of init's, but those of its set-up. What is kept of fds becomes -EBADF. */
+    /* A record from init, except those of its set-up. Descriptors that the callee keeps become
+     * -EBADF in fds. */
     void (*report)(
         void *owner, struct box *box, const struct guest_record *record, int *fds, size_t n_fds);
     /* NULL: nothing of a user's runs in it, so its use is not watched. */
@@ -104,7 +105,7 @@ enum box_origin { BOX_MADE_FOR_OWNER, BOX_WAS_SPARE, BOX_WAS_PREFORKED };
 struct box_sockets {
     struct sockmem sockmem;    /* not open until it is needed */
     struct loop_source asking; /* there is more to come of the answer */
-    int64_t asked_ns;          /* its duration so far */
+    int64_t asked_ns;          /* time spent on this answer so far */
     uint64_t bytes;            /* the last answer */
     int64_t ask_again_ns;      /* not before */
     int64_t poll_cost_ns;      /* of the last answer; counted in engine->boxes.poll_cost_ns */

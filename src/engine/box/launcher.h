@@ -140,7 +140,7 @@ void launcher_drop(struct launcher *launcher); /* it is of no use: its jobs fail
  * in `pool` if that may keep it. */
 struct file_ids launcher_lend_ids(struct engine *engine, struct launcher *pool, bool many_users);
 void launcher_take_ids(struct engine *engine, struct launcher *pool, struct file_ids ids);
-/* Closes what is kept for later boxes. */
+/* Closes the descriptors that are kept for later boxes. */
 void launcher_drop_free(struct launcher *launcher);
 
 #endif

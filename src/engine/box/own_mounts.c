@@ -161,7 +161,7 @@ int own_mounts_promise(struct box *box, const struct launcher *pool, int *ret_so
     return 0;
 }
 
-/* ---- what is on the store's disk ---- */
+/* ---- files on the store's disk ---- */
 
 int own_mounts_map(uint32_t base, const struct plan *plan, uint32_t id) {
     const uint32_t count = plan->flags & PLAN_MANY_USERS ? PLAN_MANY_IDS : 1;

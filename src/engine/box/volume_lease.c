@@ -27,8 +27,8 @@
 
 #define LOOK_NS 10000000ll      /* between two checks of the free space near the limit, */
 #define MAX_LOOK_NS 250000000ll /* and far from the limit */
-#define MEASURE_NS                                                                                 \
-    2000000000ll /* at most between two measurements: space freed elsewhere hides growth */
+/* The longest time between two measurements. Space that is freed elsewhere hides growth. */
+#define MEASURE_NS 2000000000ll
 #define BYTES_A_SECOND 4294967296ull
 #define BYTES_A_FILE 16384u /* a volume may have one file for so many bytes of its limit, ... */
 #define FILES_LEAST 1024u   /* ... and these besides */

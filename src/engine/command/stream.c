@@ -357,7 +357,7 @@ void drain_forget_all(struct engine *engine) {
 static void on_input(struct loop_source *source, uint32_t events);
 static void on_terminal_room(struct loop_source *source, uint32_t events);
 
-/* Types what was read; true if all of it fitted. */
+/* Types the bytes that were read. Returns true if all of them fitted. */
 static bool type_input(struct terminal_input *terminal_input) {
     while (terminal_input->at < terminal_input->end) {
         ssize_t n = write(terminal_input->terminal, terminal_input->bytes + terminal_input->at,

@@ -215,8 +215,8 @@ void janitor_finish(struct engine *engine) {
 
 /* ---- cgroups ---- */
 
-/* Removes the cgroups of engines that were killed together with their janitors. The sweep runs here
- * because it would delay runs in the engine. */
+/* Removes the cgroups of engines that were killed together with their janitors. The janitor does
+ * it, so that no run waits for it. */
 static void sweep_cgroups(struct engine *engine, const char *path) {
     (void)path;
     (void)cgroup_sweep(engine->cgroups);

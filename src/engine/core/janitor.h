@@ -30,7 +30,7 @@ int janitor_tell(struct engine *engine, const struct janitor_duty *duty, const c
 void janitor_start_soon(struct engine *engine);
 /* A descriptor for a process that may outlive the engine: see after_loans. -EBADF: no janitor. */
 int janitor_lend(const struct engine *engine);
-/* The engine ends; the janitor does what is due. */
+/* The engine ends. The janitor does the remaining clean-up. */
 void janitor_finish(struct engine *engine);
 
 #endif

@@ -21,7 +21,7 @@ struct buf;
 
 enum log_level {
     LOG_NOTHING,
-    LOG_ERROR, /* the engine or a sandbox could not do what it is for */
+    LOG_ERROR, /* the engine or a sandbox failed in its task */
     LOG_WARN,  /* something was done in a worse way, or by force */
     LOG_INFO,  /* sandboxes and operations begin and end */
     LOG_DEBUG, /* each change of state */

@@ -26,7 +26,7 @@ struct sender {
         *source; /* of the socket: its owner reads from it, and calls sender_flush on EPOLLOUT */
     struct loop_timer retry;
     struct list waiting;
-    size_t bytes, n;  /* of what waits: memory files included; how many messages */
+    size_t bytes, n;  /* waiting bytes, with memory files, and messages */
     uint64_t flying;  /* bytes of memory files that were sent since the other end had read all */
     size_t pauses_at; /* bytes: with more waiting, nothing is read from the socket. 0: it is always
                          read */

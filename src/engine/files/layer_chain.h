@@ -52,10 +52,10 @@ struct snapshot {
     struct engine *engine;
     unsigned references; /* of nodes below in `under`, sessions, works; not of the family's list */
     struct list in_tree;
-    struct snapshot_tree *tree;    /* NULL: dropped, and here only for those above */
-    struct snapshot *parent;       /* in the tree that users see; a reference */
-    struct snapshot *lower;        /* the layer below; a reference; NULL: the plan's own files */
-    struct layer *layer;           /* NULL: none */
+    struct snapshot_tree *tree; /* NULL: dropped, and here only for those above */
+    struct snapshot *parent;    /* in the tree that users see; a reference */
+    struct snapshot *lower;     /* the state below the layer; a reference; NULL: the plan's files */
+    struct layer *layer;        /* NULL: none */
     struct checkpoint *checkpoint; /* NULL: nothing ran, or its files alone are kept; a reference */
     struct layer *compacted;       /* of this node and all under it; NULL: not merged (yet) */
     /* Called when the merge of the chain is over; NULL: none is under way. */

@@ -138,6 +138,6 @@ json_t *hibernate_describe_part(size_t number, const struct backing_ref *backing
  * The event STORE_JOB_DONE follows. 0, or the error. */
 int hibernate_job_start(struct op *op, const char *command, json_t *description, const int *fds,
     size_t n_fds, struct rollbox_error *error);
-void hibernate_job_give_up(struct op *op); /* the store removes what was written of it */
+void hibernate_job_give_up(struct op *op); /* the store removes its partial files */
 
 #endif

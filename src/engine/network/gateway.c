@@ -326,7 +326,7 @@ static void tally_free(struct tally *tally) {
     free(tally);
 }
 
-/* The result that waits for a tally gets what is known. */
+/* The result that waits for a tally gets the counts that are known. */
 static void give_up_tally(struct gateway_box *b, struct tally *tally) {
     char text[128];
 

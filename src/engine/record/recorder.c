@@ -193,7 +193,7 @@ void recorder_post(
         give_up(recorder, record, ENOBUFS, TOO_SLOW);
 }
 
-/* ---- what it tells ---- */
+/* ---- messages of the recorder ---- */
 
 static void end_record(struct record *record) {
     record->phase = RECORD_IS_DONE;

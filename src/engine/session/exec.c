@@ -326,7 +326,7 @@ bool exec_send_waiting(struct session *session, int ready, struct rollbox_error 
 
 /* ---- the end ---- */
 
-/* Its box stays, and so does what it left running. */
+/* The box stays, with the processes that the command left running. */
 static void finish(struct run *run) {
     run->state = RUN_ENDED;
     for (size_t i = 0; i < ARRAY_SIZE(run->outputs); i++)

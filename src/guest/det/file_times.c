@@ -760,7 +760,7 @@ static bool report_times(int fd, struct uapi_statx *file, bool may_be_new) {
     return any;
 }
 
-/* ---- what was written lately (virtual) ---- */
+/* ---- recently written files (virtual time) ---- */
 
 static void see_recent(const struct recent *recent, bool may_be_new) {
     int fd = open_path(recent->base < 0 ? AT_FDCWD : recent->base, recent->path, false);

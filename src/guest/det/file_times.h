@@ -15,7 +15,7 @@
 
 struct seccomp_notif;
 
-/* In the launcher: determines what is the same for all sandboxes. */
+/* Called in the launcher: determines the values that all sandboxes share. */
 void file_times_find_out(const struct plan *plan);
 /* While the sandbox is made, before any mount. */
 void file_times_prepare(const struct box *box);

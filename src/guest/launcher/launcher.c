@@ -324,7 +324,7 @@ static size_t map_place(const struct wire_message *message) {
     return cgroup_place(message) + !!(message->header.flags & GUEST_CREATE_CGROUP);
 }
 
-/* The index of what shows the host's files as the sandbox's own. */
+/* The index of the mount that shows the host's files as the sandbox's own. */
 static size_t own_place(const struct wire_message *message) {
     return map_place(message) + !!(message->header.flags & GUEST_CREATE_HAS_MAP);
 }

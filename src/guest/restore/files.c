@@ -385,7 +385,7 @@ static int bind_to(int fd, const struct image_file *file) {
     return (int)r;
 }
 
-/* With many users, the receiver may ask who has sent it (SO_PASSCRED). */
+/* With many users, the receiver may ask for the sender's credentials (SO_PASSCRED). */
 static long send_as_sender(int from, const struct image_file *to, const char *data, size_t length) {
     struct ucred sender = { .pid = 1, .uid = to->sender, .gid = to->sender_group };
     _Alignas(struct cmsghdr) char control[CMSG_SPACE(sizeof sender)] = { 0 };

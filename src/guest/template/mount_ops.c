@@ -265,7 +265,7 @@ static int give_to_guest(int fd, uint32_t outer_id, mode_t mode) {
 static int make_private(
     int root, const struct box *box, const char *path, mode_t mode, bool strictly) {
     if (!strictly && mkdirat(root, path_below(path), mode) ==
-                         0) /* new, and owned by nobody who could replace it */
+                         0) /* new, and no guest user owns it, so none can replace it */
         return fchownat(root, path_below(path), box->outer_id, box->outer_id, AT_SYMLINK_NOFOLLOW) <
                        0
                    ? -errno
