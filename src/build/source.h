@@ -58,8 +58,9 @@ struct source_entry {
 typedef int (*source_visitor)(
     void *context, const struct source_entry *entry, struct rollbox_error *error);
 
-/* Visits what is at a path without links, directories before their entries, names sorted. Leaves
- * out ignored files, and what `excluded` (may be NULL) matches below the start. */
+/* Visits the file at a path without links, or its tree: directories before their entries, names
+ * sorted. Leaves out ignored files, and files below the start that `excluded` (may be NULL)
+ * matches. */
 int source_walk(const struct source *source, const char *path, const struct ignore *excluded,
     source_visitor visit, void *context, struct rollbox_error *error);
 

@@ -10,8 +10,8 @@
 /* Whether network_option_add carries out this option. */
 bool network_option_is(enum option_id id);
 
-/* Puts one use of --allow, --allow-file, --secret, --inject or --publish into the policy. 0,
- * -ENOMEM, -EILSEQ for what JSON cannot hold, or an exit status after telling what is wrong. */
+/* Adds one use of --allow, --allow-file, --secret, --inject or --publish to the policy. Returns 0,
+ * -ENOMEM, -EILSEQ for text that JSON cannot hold, or an exit status after an error message. */
 int network_option_add(const struct options *options, json_t *policy, const struct option_use *use);
 
 #endif

@@ -449,7 +449,7 @@ static int show_action(const struct call *call, const struct action *action) {
     } else {
         if (!answer)
             return cli_fail(call->options,
-                "the engine's answer is no JSON; are engine and command of one version?");
+                "the engine's answer is not JSON; use an engine of the command's version");
         action->show(call, answer);
     }
     json_decref(answer);

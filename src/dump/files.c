@@ -451,7 +451,7 @@ static int32_t find_signalled(const struct dump *c, const struct f_owner_ex *own
     return 0;
 }
 
-/* Signals are sent with the rights of the one who has named the owner. */
+/* The kernel sends the signals with the credentials of the process that set the owner. */
 static bool has_named_owner(const struct dump_process *s, int fd) {
     const char *at = dump_field(s->status.data, "\nUid:\t");
     uint32_t uids[2];

@@ -18,7 +18,8 @@ static const int allowed[] = {
     __NR_lseek,
     __NR_fstat,
 #ifdef __NR_newfstatat
-    __NR_newfstatat, /* fstat of newer C libraries; tells of a path no more than what it is */
+    __NR_newfstatat, /* fstat of newer C libraries; reveals only the type and attributes of a path
+                      */
 #endif
     __NR_recvfrom,
     __NR_recvmsg,

@@ -279,7 +279,7 @@ static int complain(const char *text, int error) {
     return 1;
 }
 
-/* Reads the files of the first message. NULL, or what is wrong with them. */
+/* Reads the files of the first message. Returns NULL, or an error text. */
 static const char *read_files(struct server *server, struct message *message) {
     auto_buf struct buf key = BUF_INIT, certificate = BUF_INIT, roots = BUF_INIT;
     const char *problem = NULL;

@@ -234,11 +234,11 @@ static int read_request_line(struct http_text line, struct http_head *head, cons
     int result;
 
     if (first == NULL)
-        return refuse(ret_why, "its first line is no request");
+        return refuse(ret_why, "its first line is not a request");
     last = memrchr(line.text, ' ', line.length);
     head->method = (struct http_text){ line.text, (size_t)(first - line.text) };
     if (last == first || !is_token(head->method) || head->method.length > 32)
-        return refuse(ret_why, "its first line is no request");
+        return refuse(ret_why, "its first line is not a request");
     head->target = (struct http_text){ first + 1, (size_t)(last - first) - 1 };
     result =
         read_version((struct http_text){ last + 1, line.length - (size_t)(last + 1 - line.text) },
@@ -296,13 +296,13 @@ static int read_status_line(struct http_text line, struct http_head *head, const
     struct http_text reason = { line.text + 12, line.length - 12 };
 
     if (line.length < 12 || line.text[8] != ' ')
-        return refuse(ret_why, "its first line is no status");
+        return refuse(ret_why, "its first line is not a status line");
     if (read_version((struct http_text){ line.text, 8 }, head, ret_why) < 0)
         return -EBADMSG;
     if (!is_digit(digits[0]) || !is_digit(digits[1]) || !is_digit(digits[2]) || digits[0] == '0')
-        return refuse(ret_why, "its first line is no status");
+        return refuse(ret_why, "its first line is not a status line");
     if (reason.length > 0 && (*reason.text != ' ' || !is_value(reason)))
-        return refuse(ret_why, "its first line is no status");
+        return refuse(ret_why, "its first line is not a status line");
     head->status = (unsigned)((digits[0] - '0') * 100 + (digits[1] - '0') * 10 + digits[2] - '0');
     return 0;
 }

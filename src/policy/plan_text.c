@@ -217,7 +217,7 @@ static void add_json_text(struct buf *to, const char *before, const char *text) 
     json_decref(value);
 }
 
-/* What was given besides files: the devices' nodes, and the volumes with their modes. */
+/* Grants besides files: the devices' nodes, and the volumes with their modes. */
 static void explain_devices(const struct policy *policy, struct buf *to) {
     const char *before = "\"devices\": [";
 

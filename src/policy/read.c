@@ -139,7 +139,7 @@ void read_bool(struct reader *r, const json_t *value, bool *ret) {
         read_bad(r, "", "must be true or false, not %s", read_type(value));
 }
 
-/* A whole number, written as one or as 20.0; false after noting what is wrong. */
+/* Reads a whole number, written as 20 or as 20.0. Returns false after noting an error. */
 static bool read_integer(
     struct reader *r, const json_t *value, uint64_t min, uint64_t max, uint64_t *ret) {
     double number = json_number_value(value);

@@ -50,7 +50,7 @@ char *read_copy(struct reader *r, const char *text);
 const char *read_text(struct reader *r, const json_t *value, const char *what);
 
 /* The absolute path without "//", "/./" and a "/" at its end, for the caller to free; NULL after
- * noting what is wrong. ".." is refused: what it means depends on symbolic links. */
+ * noting an error. ".." is refused, because its meaning depends on symbolic links. */
 char *read_path(struct reader *r, const json_t *value);
 
 void read_bool(struct reader *r, const json_t *value, bool *ret);

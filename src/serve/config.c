@@ -104,8 +104,8 @@ static int set_from_file(const char *name, char kind, const char *text, long lin
     const struct setting *setting = find(name);
 
     if (!setting) {
-        fprintf(stderr, "rollbox-serve: %s:%ld: there is no option \"%.64s\"\n", reading->path,
-            line, name);
+        fprintf(
+            stderr, "rollbox-serve: %s:%ld: unknown option \"%.64s\"\n", reading->path, line, name);
         return -1;
     }
     if (kinds[setting->kind] != kind && !(kind == 'S' && setting->kind == KIND_LIST)) {
@@ -193,7 +193,7 @@ int config_read(struct config *config, int argc, char **argv) {
         }
     }
     if (optind < argc) {
-        fprintf(stderr, "rollbox-serve: \"%.100s\" is no option\n", argv[optind]);
+        fprintf(stderr, "rollbox-serve: unknown option \"%.100s\"\n", argv[optind]);
         return 2;
     }
     int status = path ? read_file(config, path, given) : 0;

@@ -134,7 +134,7 @@ void exchange_problem(
         status, status == 503 ? "Retry-After: 1\r\n" : NULL);
 }
 
-/* The problem of an error of librollbox; its errno is what Python's callers compare. */
+/* The problem of an error of librollbox. It contains the errno, which Python's callers compare. */
 static json_t *error_problem(const struct exchange *exchange, const struct rollbox_error *error) {
     json_t *problem = exchange_problem_json(exchange_status_of(error->code),
         rollbox_error_name(error->code), error->stage, error->message, exchange->id);

@@ -121,7 +121,7 @@ struct exchange {
     /* Takes problems instead of an answer, once the connection is upgraded or answered in pieces.
      */
     void (*refused)(struct exchange *exchange, json_t *take_problem);
-    void (*writable)(struct exchange *exchange); /* the client has read what was unsent */
+    void (*writable)(struct exchange *exchange); /* the client has read the unsent bytes */
     void (*gone)(struct exchange *exchange);     /* the client has left; NULL: the work continues */
     void *data;                                  /* the handler's, freed by free_data */
     void (*free_data)(void *data);

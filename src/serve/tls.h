@@ -26,7 +26,7 @@ struct tls_files {
 
 /* 0, or -EINVAL with *ret_why, a text for the operator that the caller frees. */
 int tls_new(const struct tls_files *files, struct tls **ret_tls, char **ret_why);
-/* The same for a server that runs: on failure it keeps what it has. */
+/* The same for a running server. On failure the server keeps its certificates. */
 int tls_reload(struct tls *tls, char **ret_why);
 
 /* The session of an accepted, non-blocking socket; NULL when out of memory. */

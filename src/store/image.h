@@ -58,8 +58,8 @@ struct import_options {
 /* A layer whose tar has no entry. */
 bool image_layer_is_empty(const char *diff_id);
 
-/* Which layers of an image the store has, undamaged: ret_ids[i] is layer i's id there, or "". True
- * if all are there. */
+/* Finds the undamaged layers of an image in the store: ret_ids[i] is layer i's id there, or "".
+ * Returns true if all are there. */
 bool image_layers_known(
     int store, char *const *diff_ids, size_t n, char (*ret_ids)[LAYER_ID_LENGTH + 1]);
 

@@ -16,7 +16,7 @@
 #include "store/files.h"
 
 #define TICK_NS 200000000
-#define SLACK_BYTES (16u << 20) /* the manifest and the configuration, and what is in buffers */
+#define SLACK_BYTES (16u << 20) /* the manifest, the configuration, and bytes in buffers */
 
 static const char *const state_names[] = {
     [PULL_MISSING] = "missing",

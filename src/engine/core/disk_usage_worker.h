@@ -30,7 +30,7 @@ struct disk_usage_reply {
  * if he has one, of his range of ids. 0 or -errno. */
 int disk_usage_overrule(void);
 
-/* The measurer: answers on the socket until that ends, about what is in `uppers`. */
+/* The worker's loop: measures `uppers` and answers on the socket, until the socket ends. */
 _Noreturn void disk_usage_serve(int socket, int uppers);
 
 #endif

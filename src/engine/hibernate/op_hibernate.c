@@ -134,7 +134,7 @@ static void stay_awake(struct op *op) {
     fail_sleep(op, &error);
 }
 
-/* work->to is what is to sleep, and nothing moves. */
+/* work->to is the state to hibernate, and no process runs. */
 static void write_state(struct op *op) {
     struct session *session = op->session;
     struct rollbox_error error;

@@ -194,7 +194,8 @@ static int listen_on(struct engine *engine, const char *path) {
     if (engine->server.listen_fd < 0)
         return serve_complain(path, strerror(errno));
     if (lstat(path, &st) == 0 && !S_ISSOCK(st.st_mode))
-        return serve_complain(path, "exists and is no socket; move it away, or use another path");
+        return serve_complain(
+            path, "exists and is not a socket; move it away, or use another path");
     if (unlink(path) < 0 && errno != ENOENT)
         return serve_complain(path, errno == EPERM || errno == EACCES
                                         ? "another user has put a socket there; use another path"
@@ -439,7 +440,7 @@ int engine_serve(const struct serve_options *options) {
     else
         engine.is_private = true;
     if (!status && engine.is_private && client_new(&engine, options->fd) < 0)
-        status = serve_complain("--fd", "is no socket");
+        status = serve_complain("--fd", "is not a socket");
     if (!status && loop_run(engine.loop) < 0)
         status = serve_complain("waiting for events", strerror(errno));
     finish_engine(&engine);

@@ -135,7 +135,7 @@ static json_t *places_of(const struct profile *profile, const char *only, bool w
     if (!found) {
         json_decref(places);
         error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments",
-            "%.200s is no fs_writable path of the policy: only these can be published", only);
+            "%.200s is not an fs_writable path of the policy: only these can be published", only);
         return NULL;
     }
     return places;

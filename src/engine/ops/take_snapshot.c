@@ -131,7 +131,7 @@ static void start_dump_of_op(struct op *op) {
     }
     op->take.init_serial = ++session->engine->sessions.next_exec;
     session->checkpoint->was_thawed = session->state == SESSION_PAUSED;
-    /* Also what is frozen for an agent (GUEST_FILES_ALONE): it would be captured as stopped. */
+    /* Processes that are frozen for an agent (GUEST_FILES_ALONE) would be captured as stopped. */
     int r = session->checkpoint->was_thawed || session->agents.n ? session_thaw(session) : 0;
     if (r == 0)
         r = session_ask(session, op->take.init_serial);

@@ -485,8 +485,8 @@ static bool is_in_shared(const struct policy *policy, const char *directory) {
     return false;
 }
 
-/* Whether what is there now is what a guest can have put there: something on the way lies in a
- * shared directory, which links may lead to. */
+/* Can a guest have made the present file? It can, if a part of the path lies in a shared directory,
+ * also behind links. */
 static int is_guests(const struct policy *policy, const char *path) {
     auto_free char *directory = policy->fs_shared.n ? strdup(path) : NULL;
     char *slash;

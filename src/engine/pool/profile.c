@@ -528,7 +528,7 @@ int profile_renew(struct profile **profile, struct rollbox_error *error) {
         return 0;
     int r = compile_again(*profile, &next, error);
     if (r < 0)
-        return r; /* it stays: the host may get right what is missing now */
+        return r; /* it stays, because the host may get the missing part later */
     retire_profile(*profile, next);
     *profile = next;
     return 0;

@@ -136,7 +136,8 @@ int python_grant(struct policy *policy, struct rollbox_error *error) {
             policy->python, strerror(errno));
     if (!S_ISREG(st.st_mode) || !(st.st_mode & 0111))
         return error_set(error, ROLLBOX_ERR_POLICY_INVALID, EACCES, "policy",
-            "python: %s is no program; name the interpreter itself, such as DIRECTORY/bin/python",
+            "python: %s is not a program; name the interpreter itself, such as "
+            "DIRECTORY/bin/python",
             policy->python);
     int r = grant_installation(policy, resolved);
     char *path = strdup(policy->python);

@@ -324,7 +324,7 @@ static bool is_refused(const struct interpreter *interpreter) {
            memmem(interpreter->said.data, interpreter->said.length, REFUSED, length);
 }
 
-/* Its word that it waits, or what it says of why it does not. */
+/* The zygote's message: it waits for runs, or the reason why it does not. */
 static void on_said(struct loop_source *source, uint32_t events) {
     struct interpreter *interpreter = container_of(source, struct interpreter, answers);
     char text[1024];

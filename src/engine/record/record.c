@@ -428,7 +428,7 @@ int record_begin(struct session *session, struct wire_message *from, struct buf 
             "the request has no descriptor to record to");
     if (flags < 0 || (flags & O_ACCMODE) == O_RDONLY || flags & O_PATH)
         return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EBADF, "arguments",
-            "what is to be recorded to cannot be written to");
+            "the descriptor of the record is not writable");
     if (recording_record(session))
         return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EEXIST, "arguments",
             "sandbox %s is recorded already", session->name);

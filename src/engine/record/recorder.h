@@ -32,7 +32,7 @@ enum record_phase {
 
 /* The parts of a record besides its steps. */
 enum record_wants {
-    RECORD_WANTS_SECRETS = 1 << 0, /* the names of rules for what is not to be shown */
+    RECORD_WANTS_SECRETS = 1 << 0, /* the names of the redaction rules */
     RECORD_WANTS_FILES = 1 << 1,
     RECORD_WANTS_CHANGES = 1 << 2,
     RECORD_WANTS_ENV_VALUES = 1 << 3,
@@ -45,7 +45,7 @@ struct record {
     void (*over)(struct record *record); /* it is done; may free it. Or NULL */
     uint64_t number, next_step, ended, written;
     uint64_t heard_before;
-    uint64_t posted_bytes; /* of what waits for the recorder */
+    uint64_t posted_bytes; /* of the messages that wait for the recorder */
     unsigned posted_fds;
     int64_t patient_until;
     char id[48];

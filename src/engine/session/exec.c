@@ -36,7 +36,7 @@
 #include "engine/session/session.h"
 #include "engine/session/session_events.h"
 
-#define MAX_ENDED 256 /* of those whose result a client has received */
+#define MAX_ENDED 256 /* of commands whose result a client has received */
 #define MAX_UNTOLD 65536
 #define START_NS 30000000000ll /* in which init is to have started a command */
 #define DEAF_NS                                                                                    \
@@ -303,8 +303,8 @@ bool exec_may_send(const struct session *session) {
 
 bool exec_send_waiting(struct session *session, int ready, struct rollbox_error *error) {
     if (ready == 0 && session->box->state == BOX_SETUP)
-        return false; /* what is written before its files are marked as untouched would be taken
-                         for nothing */
+        return false; /* earlier writes would be overlooked when its files are marked as
+                         untouched */
     if (ready == 0)
         ready = session_resume(session);
     if (ready == -EAGAIN)

@@ -41,7 +41,7 @@ void exec_signalled(struct session *session, uint64_t serial);
 void exec_answer(
     struct session *session, const struct guest_record *record, int *fds, size_t n_fds);
 size_t exec_claim(struct run *run, uint64_t wanted, struct buf *json,
-    int *ret_fds); /* VERB_CLAIM: what was kept for the first client that asks; the descriptors are
+    int *ret_fds); /* VERB_CLAIM: the pipes kept for the first client that asks; the descriptors are
                       the caller's */
 struct run *exec_find(struct session *session, const struct wire_field *operation);
 

@@ -230,7 +230,7 @@ static void op_lost_box(struct op *op) {
             "gone");
     else if (op->wait == OP_WAIT_BOX_LOST || op->wait == OP_WAIT_FREEZE_SLOT ||
              (op->wait == OP_WAIT_FROZEN && op->verb != VERB_PAUSE))
-        start_op(op); /* on what was kept of its files */
+        start_op(op); /* on the files that were kept */
     else if (op->wait == OP_WAIT_BOX_READY || op->wait == OP_WAIT_FROZEN ||
              op->wait == OP_WAIT_WALK)
         op_fail_with(

@@ -15,7 +15,7 @@ struct session;
 int restore_start(struct session *session,
     struct run *(*adopt)(struct session *, const struct checkpoint_command *),
     struct rollbox_error *error);
-/* The terminals of its commands; takes what is one (-EBADF). */
+/* The terminals of its commands. Takes the descriptors that are terminals (-EBADF). */
 int restore_take_terminals(struct session *session, int *fds, size_t n_fds);
 /* The processes run again. */
 void restore_done(struct session *session);

@@ -286,8 +286,8 @@ static bool is_kept(const struct snapshot *snapshot) {
     return sessions->is_committed(snapshot);
 }
 
-/* The layers of a node and of those under it that nobody compares with, bottom first, and what they
- * lie on. */
+/* The layers of a node and of the nodes below it that are not compared with, bottom first, and the
+ * node below these. */
 static size_t snapshot_run(
     struct snapshot *snapshot, struct layer **layers, struct snapshot **ret_onto) {
     struct layer *found[GUEST_MAX_LAYERS];

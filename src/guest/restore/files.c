@@ -655,8 +655,8 @@ static int make_pair(uint32_t type, const struct image_file *of, int *ret_ends) 
     return back < 0 ? back : r;
 }
 
-/* Each end records who was at the other one: who listened at the one that connected, and who
- * connected at the one that was accepted. The kernel chooses an abstract name, which none of the
+/* Each end records the credentials of the other: the connected end those of the listener, the
+ * accepted end those of the client. The kernel chooses an abstract name, which none of the
  * processes can use while they do not run. */
 static int connect_users(
     const struct image_file *file, const struct image_file *other, int *ret_ends) {
