@@ -454,7 +454,7 @@ _rollbox() {
         ;;
     'create')
         _arguments -s -S \
-            '*--record=[record what is done with the sandbox, by whomever, as a trajectory; {name} is its name]:FILE:_files' \
+            '*--record=[record all actions on the sandbox, by any client, as a trajectory; {name} is its name]:FILE:_files' \
             '*--keep=[record this many bytes of each stream and file, and a digest of the rest (default 256K, at most 16M)]:SIZE:' \
             '*--max-record=[end the trajectory when it would become larger (default 1G)]:SIZE:' \
             '*--redact=[replace each match of this extended regular expression in a line by \[redacted\]]:REGEX:' \
@@ -586,7 +586,7 @@ _rollbox() {
     'cp')
         _arguments -s -S \
             '*--no-progress[no progress bar on a terminal]' \
-            '*--chown=[with users many\: who gets the files in the sandbox (default\: root)]:USER[:GROUP]:' \
+            '*--chown=[with users many\: the owner of the files in the sandbox (default\: root)]:USER[:GROUP]:' \
             '*--json[print the result as one JSON object]' \
             '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
             '*-h[print this help]' \
@@ -704,7 +704,7 @@ _rollbox() {
         ;;
     'fork')
         _arguments -s -S \
-            '*--record=[record what is done with the sandbox, by whomever, as a trajectory; {name} is its name]:FILE:_files' \
+            '*--record=[record all actions on the sandbox, by any client, as a trajectory; {name} is its name]:FILE:_files' \
             '*--keep=[record this many bytes of each stream and file, and a digest of the rest (default 256K, at most 16M)]:SIZE:' \
             '*--max-record=[end the trajectory when it would become larger (default 1G)]:SIZE:' \
             '*--redact=[replace each match of this extended regular expression in a line by \[redacted\]]:REGEX:' \
@@ -727,7 +727,7 @@ _rollbox() {
         ;;
     'restore')
         _arguments -s -S \
-            '*--record=[record what is done with the sandbox, by whomever, as a trajectory; {name} is its name]:FILE:_files' \
+            '*--record=[record all actions on the sandbox, by any client, as a trajectory; {name} is its name]:FILE:_files' \
             '*--keep=[record this many bytes of each stream and file, and a digest of the rest (default 256K, at most 16M)]:SIZE:' \
             '*--max-record=[end the trajectory when it would become larger (default 1G)]:SIZE:' \
             '*--redact=[replace each match of this extended regular expression in a line by \[redacted\]]:REGEX:' \

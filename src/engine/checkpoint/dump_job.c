@@ -289,8 +289,8 @@ static void on_deadline(struct loop_timer *timer) {
     fail_dump_job(dump_job, &error, DUMP_FAILED);
 }
 
-/* The part of the sandbox's limit for which the host has room twice: for the image, and for the
- * copy from which sandboxes are restored. */
+/* The most memory that may be dumped. The host needs room for the image, and for the copy of it
+ * from which sandboxes are restored. */
 static uint64_t max_bytes(const struct profile *profile) {
     uint64_t limit = profile->policy->max_memory_bytes, available;
 

@@ -303,7 +303,7 @@ static void refuse_incomplete(struct client *client, uint64_t serial) {
     client_fail(client, serial, &error);
 }
 
-/* Refuses a message if the engine would keep too many bytes for one client. */
+/* Refuses a request of a client with too many pending requests, and a request that is too large. */
 static bool admit_request(struct client *client, const struct wire_message *message) {
     bool is_command = message->header.type == PROTOCOL_RUN || message->header.type == PROTOCOL_EXEC;
     struct rollbox_error error;

@@ -303,8 +303,7 @@ bool exec_may_send(const struct session *session) {
 
 bool exec_send_waiting(struct session *session, int ready, struct rollbox_error *error) {
     if (ready == 0 && session->box->state == BOX_SETUP)
-        return false; /* earlier writes would be overlooked when its files are marked as
-                         untouched */
+        return false; /* writes before its files are marked as untouched would be overlooked */
     if (ready == 0)
         ready = session_resume(session);
     if (ready == -EAGAIN)
