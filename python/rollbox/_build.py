@@ -177,7 +177,7 @@ async def build_image_async(
     policy: Optional[Policy] = None,
     progress: bool = False,
 ) -> BuiltImage:
-    """The same as `build_image` for asyncio. A cancelled call kills the build."""
+    """As build_image, for asyncio. A cancelled call kills the build."""
     words, text = _command(
         context, tag, file, build_args, target, no_cache, secrets, allow, policy, progress
     )

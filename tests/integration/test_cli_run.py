@@ -477,7 +477,18 @@ SNAPSHOT = [
     "discard",
     "export",
 ]
-IMAGE = ["import", "image import", "image ls", "image rm", "image show"]
+IMAGE = [
+    "import",
+    "image import",
+    "image pull",
+    "image push",
+    "image export",
+    "image ls",
+    "image build",
+    "image rm",
+    "image inspect",
+    "image show",
+]
 STORE = [
     "store path",
     "store gc",

@@ -148,7 +148,7 @@ def test_run_moves_to_the_client_that_waits(caller, is_running):
         first, second = stack.enter_context(protocol.Client(path)), protocol.Client(path)
         first.run(plan, "sh", "-c", "sleep 0.5; echo done", operation=b"one")
         until(lambda: third.status()["running" if is_running else "queued"] == 1)
-        serial = second.run(plan, "sh", "-c", "echo again", operation=b"one")
+        serial = second.run(plan, "sh", "-c", "sleep 0.5; echo done", operation=b"one")
         assert second.status()["pid"]
         stack.close()
         until(lambda: len(third.status()["connections"]) == 2)

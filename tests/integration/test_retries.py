@@ -41,7 +41,7 @@ def test_retry_outlives_the_first_client(engine):
         plan = second.prepare()
         first.run(plan, "sh", "-c", "sleep 1; echo done", operation=b"one")
         wait_running(second, 1)
-        waiting = second.run(plan, "sh", "-c", "echo again", operation=b"one")
+        waiting = second.run(plan, "sh", "-c", "sleep 1; echo done", operation=b"one")
         assert second.status()["running"] == 1
         stack.close()
         assert second.wait(waiting)["STDOUT"] == b"done\n"
@@ -71,7 +71,7 @@ def test_retry_of_a_command_that_waits_outlives_the_first_client(engine):
             operation = [("OPERATION", b"one")]
             first.exec(made[0], "sh", "-c", "echo done", more=operation)
             first.json(first.verb("LIST"))
-            waiting = second.exec(made[0], "sh", "-c", "echo again", more=operation)
+            waiting = second.exec(made[0], "sh", "-c", "echo done", more=operation)
             second.json(second.verb("LIST"))
             stack.close()
             until(lambda: second.status()["clients"] == 1)

@@ -93,6 +93,7 @@ def test_gc_keeps_used_data(store):  # noqa: F811
             "removed_work": 0,
             "removed_asleep": 0,
             "removed_boxes": 0,
+            "removed_images": [],
         }
     assert store.json("store", "gc")["removed_layers"] == 1
 
