@@ -204,13 +204,6 @@ static int wait_for_turns(struct child *child) {
                  : 0;
 }
 
-/* A layer that the store has: it goes on top of the stack as it is. */
-static int take_known(struct child *child, int take_fd, const char *id, const char *diff_id) {
-    int r = push_fd(child, take_fd);
-
-    return r < 0 ? r : report_layer(child, id, diff_id, "");
-}
-
 static int make_layer_root(struct child *child, size_t i, char directory[24]) {
     char path[32];
 
@@ -232,14 +225,6 @@ static int do_layer(struct child *child, struct image_source *source, size_t i) 
     struct names names;
     int known = -ENOENT;
 
-    if (child->plan.ids && child->plan.ids[i][0]) {
-        id = child->plan.ids[i];
-        extend_chain(child->chain, id);
-        known = open_known(child->store, id);
-        return known < 0 ? error_set(child->error, ROLLBOX_ERR_NOT_FOUND, ENOENT, "import",
-                               "layer %.12s is not in the store", id)
-                         : take_known(child, known, id, id);
-    }
     if (diff_id[0]) {
         extend_chain(child->chain, diff_id);
         dependent_id(child->chain, dependent);
@@ -253,7 +238,8 @@ static int do_layer(struct child *child, struct image_source *source, size_t i) 
         if (source->progress)
             source->progress(
                 source->progress_context, image_source_size(source, child->plan.members[i]));
-        return take_known(child, known, id, diff_id);
+        int r = push_fd(child, known);
+        return r < 0 ? r : report_layer(child, id, diff_id, "");
     }
     auto_close int root = make_layer_root(child, i, directory);
     if (root < 0)
@@ -304,13 +290,9 @@ static int read_archive(struct child *child, json_t **ret_report) {
     if (r < 0)
         return r;
     fault_point(FAULT_archive_listed);
-    if (child->options->plan) {
-        child->plan = *child->options->plan;
-    } else {
-        r = oci_manifest_choose(&source, &child->options->choice, &child->plan, child->error);
-        if (r == 0)
-            r = wait_for_turns(child);
-    }
+    r = oci_manifest_choose(&source, &child->options->choice, &child->plan, child->error);
+    if (r == 0)
+        r = wait_for_turns(child);
     size_t n = child->plan.n_layers;
     child->layers = json_array();
     child->below.fds = calloc(n + 1, sizeof *child->below.fds);

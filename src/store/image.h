@@ -27,7 +27,6 @@ struct image_plan {
     char **members;  /* bottom first */
     char **packed;   /* the required digest of the member; "": unknown */
     char **diff_ids; /* "": unknown until it is unpacked */
-    char **ids;      /* layers of the store by id, "" for a member; NULL: all are members */
     json_t *config;  /* the image's configuration */
 };
 
@@ -46,7 +45,6 @@ void image_plan_done(struct image_plan *plan);
 struct import_options {
     const char *name, *path;
     struct image_choice choice;
-    const struct image_plan *plan; /* NULL: as the archive says */
     struct unpack_limits limits;
     bool progress; /* a bar on standard error */
     /* Of an image from a registry, for its manifest; else NULL. */

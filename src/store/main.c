@@ -36,7 +36,6 @@
 #include "store/files.h"
 #include "store/image.h"
 #include "store/image_export.h"
-#include "store/image_make.h"
 #include "store/image_pull.h"
 #include "store/job.h"
 #include "store/maintenance.h"
@@ -212,15 +211,6 @@ static int call_push(
 static void print_export(const json_t *json) {
     printf("%s: %" JSON_INTEGER_FORMAT " layers, %s\n%s\n", get_text(json, "to"),
         get_number(json, "layers"), size_text(get_number(json, "bytes")), get_text(json, "digest"));
-}
-
-static int call_make_image(
-    int store, const struct arguments *arguments, json_t **ret_json, struct rollbox_error *error) {
-    int r = needs_name(arguments, error);
-
-    return r < 0 ? r
-                 : image_make(store, STDIN_FILENO, arguments->name, arguments->operand,
-                       &arguments->limits, ret_json, error);
 }
 
 static int call_import_snapshot(
@@ -683,9 +673,6 @@ static const struct command commands[] = {
     { "import", "PATH",
         "import an image: an OCI layout, or a tar of one or of docker save; --name NAME", true,
         true, call_import, print_import },
-    { "make-image", "DIRECTORY",
-        "make an image of the job on standard input, and tar files in DIRECTORY; --name NAME", true,
-        true, call_make_image, print_import },
     { "pull", "REFERENCE", "pull an image from a registry, a layout or an archive", true, true,
         call_pull, print_pull },
     { "push", "NAME", "push an image or snapshot:NAME to a registry; --to REFERENCE", true, false,

@@ -83,7 +83,6 @@ void image_plan_done(struct image_plan *plan) {
     manifest_strings_free(plan->members);
     manifest_strings_free(plan->packed);
     manifest_strings_free(plan->diff_ids);
-    manifest_strings_free(plan->ids);
     json_decref(plan->config);
     *plan = (struct image_plan){ 0 };
 }

@@ -589,3 +589,18 @@ def place_of_root():
         timeout=1200,
     )
     return target
+
+
+def test_parallel_imports_unpack_a_layer_once(store):
+    """Imports of one archive at the same time: one unpacks, and the others use its layer."""
+    files = layer(*(entry(f"f{i}", b"x" * 1000) for i in range(300)))
+    archive = store.archive(oci_blobs([files]))
+    words = [binaries() / "rollbox-store", "import", "--json", "--name"]
+    environment = store.caller.environment(ROLLBOX_STORE=str(store.path))
+    store.json("store", "df")  # the store is there
+    jobs = [
+        store.caller.popen([*words, f"image{i}", archive], env=environment, stdout=subprocess.PIPE)
+        for i in range(8)
+    ]
+    answers = [json.loads(job.communicate(timeout=120)[0]) for job in jobs]
+    assert sum(answer["new_layers"] for answer in answers) == 1
