@@ -47,9 +47,8 @@ static void free_channel(void *data) {
         end_way(&channel->ways[i]);
         buf_done(&channel->ways[i].pending);
     }
+    loop_task_cancel(&channel->more);
     json_decref(channel->result);
-    buf_done(&channel->rest[0]);
-    buf_done(&channel->rest[1]);
     json_decref(channel->answer);
     close_fd(&channel->theirs);
     websocket_free(channel->websocket);
@@ -128,15 +127,18 @@ static void send_piece(struct way *way, const char *data, size_t length) {
         way->credit -= length;
     size_t unsent = is_plain ? websocket_send(way->channel->websocket, false, message + 1, length)
                              : websocket_send(way->channel->websocket, false, message, length + 1);
-    if (unsent >= HTTP_UNSENT_MAX)
+    way->channel->is_full = unsent >= HTTP_UNSENT_MAX;
+    if (way->channel->is_full)
         for (size_t i = 0; i < way->channel->n_ways; i++)
             if (!way->channel->ways[i].is_input)
                 loop_remove(channel_loop(way->channel), &way->channel->ways[i].source);
 }
 
-/* Packets are sent whole, so the credit must suffice for the largest one. */
+/* Packets are sent whole, so the credit must suffice for the largest one. Credit alone does not
+ * suffice: a client may give it and read nothing. */
 static bool may_send(const struct way *way) {
-    return way->credit >= (way->channel->has_packets ? CHANNEL_PACKET_MAX : 1);
+    return !way->channel->is_full &&
+           way->credit >= (way->channel->has_packets ? CHANNEL_PACKET_MAX : 1);
 }
 
 static void listen_again(struct way *way) {
@@ -145,18 +147,19 @@ static void listen_again(struct way *way) {
 }
 
 /* If the command ended before the client attached, only the command's result has its output. */
-static void send_rest(struct way *way) {
-    struct buf *rest = &way->channel->rest[way->number == 2];
-
-    while (way->number <= 2 && way->moved < rest->length && way->credit) {
-        size_t n = MIN(MIN(PIECE_BYTES, rest->length - (size_t)way->moved), way->credit);
-
-        send_piece(way, rest->data + way->moved, n);
-    }
+static bool has_rest(const struct way *way) {
+    return way->number <= 2 && way->moved < way->channel->rest_length[way->number == 2];
 }
 
-static bool has_rest(const struct way *way) {
-    return way->number <= 2 && way->moved < way->channel->rest[way->number == 2].length;
+static void send_rest(struct way *way) {
+    const struct channel *channel = way->channel;
+    const bool is_error = way->number == 2;
+
+    while (has_rest(way) && may_send(way)) {
+        size_t n = MIN(PIECE_BYTES, channel->rest_length[is_error] - (size_t)way->moved);
+
+        send_piece(way, channel->rest[is_error] + way->moved, MIN(n, way->credit));
+    }
 }
 
 /* Tells the client that an output has ended. If the stream brought no bytes, the result may still
@@ -404,11 +407,26 @@ static void on_input(struct exchange *exchange, const char *data, size_t length,
     channel_sweep(channel);
 }
 
+static void run_more(struct loop_task *task) {
+    struct channel *channel = container_of(task, struct channel, more);
+
+    if (channel->is_stopped)
+        return;
+    for (size_t i = 0; i < channel->n_ways; i++) {
+        listen_again(&channel->ways[i]);
+        if (has_rest(&channel->ways[i]))
+            channel_tell_end(&channel->ways[i]);
+    }
+    channel_end_when_done(channel);
+    channel_sweep(channel);
+}
+
+/* It may come from within the write of a message. */
 static void on_writable(struct exchange *exchange) {
     struct channel *channel = exchange->data;
 
-    for (size_t i = 0; i < channel->n_ways; i++)
-        listen_again(&channel->ways[i]);
+    channel->is_full = false;
+    loop_defer(channel_loop(channel), &channel->more, run_more);
 }
 
 static void on_gone(struct exchange *exchange) {

@@ -9,8 +9,9 @@
  * {"agent": ...}. "started" answers it, and "result" or "error" tells the end of the command.
  *
  * Each side may send at most WINDOW bytes of a stream that the other has not taken; {"credit":
- * [STREAM, BYTES]} tells how many bytes it has taken. So an unread stream does not block the
- * other streams, and the memory of a channel is bounded.
+ * [STREAM, BYTES]} tells how many bytes it has taken. So an unread stream does not block the other
+ * streams. A client may give credit and read nothing: past HTTP_UNSENT_MAX unsent bytes the server
+ * reads neither the streams nor the client (http.h). So a channel needs bounded memory.
  *
  * On the path of a terminal (.../execs/E/tty) binary messages are keys and output as they are, as
  * terminal emulators in browsers send them, without numbers and credit. The connection is then read
@@ -49,7 +50,12 @@ struct channel {
     bool is_terminal, has_begun, has_run, has_ended, is_socket, is_stopped;
     bool is_working, was_left; /* a thread has it; the client is gone */
     json_t *result;            /* not sent yet */
-    struct buf rest[2];        /* the result's output, for streams that brought none */
+    /* The result's output, for streams that brought none. It is the run's, which is not freed
+     * before the channel's end. */
+    const char *rest[2];
+    size_t rest_length[2];
+    struct loop_task more; /* the client has read what was unsent */
+    bool is_full;          /* as much is unsent as may be */
     struct way ways[CHANNEL_WAYS_MAX];
     size_t n_ways;
     struct rollbox_error error; /* of the job */

@@ -26,6 +26,7 @@ static void on_end(struct rollbox_run *run, void *userdata) {
 
     if (rollbox_wait(run, 0, &result) < 0)
         return;
+    struct rollbox_result told = *result;
     channel->has_ended = true;
     if (exchange->counts_running)
         command_ended(exchange, channel->id, result);
@@ -35,13 +36,15 @@ static void on_end(struct rollbox_run *run, void *userdata) {
 
         if (way->is_input || way->number > 2)
             continue;
-        buf_add(&channel->rest[is_error], is_error ? result->stderr_data : result->stdout_data,
-            is_error ? result->stderr_length : result->stdout_length);
+        channel->rest[is_error] = is_error ? result->stderr_data : result->stdout_data;
+        channel->rest_length[is_error] = is_error ? result->stderr_length : result->stdout_length;
+        /* The result, one message, does not have it again. */
+        *(is_error ? &told.stderr_length : &told.stdout_length) = 0;
         channel_tell_end(way);
     }
     if (result->outcome == ROLLBOX_OUTCOME_ERROR)
-        exchange_result(exchange, result, NULL); /* to on_refused */
-    else if (rollbox_result_json(result, NULL, &text) >= 0)
+        exchange_result(exchange, &told, NULL); /* to on_refused */
+    else if (rollbox_result_json(&told, NULL, &text) >= 0)
         channel->result = json_loads(text, JSON_ALLOW_NUL, NULL);
     channel_end_when_done(channel);
     channel_sweep(channel);

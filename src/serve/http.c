@@ -312,11 +312,15 @@ static void on_timeout(struct loop_timer *timer) {
 
 /* ---- writing ---- */
 
+/* A client that does not read is not listened to: what it sends may call for more answers. */
+static bool takes_raw(const struct http_connection *connection) {
+    return connection->state == STATE_RAW && !connection->is_paused && !connection->was_full;
+}
+
 static void update_events(struct http_connection *connection) {
-    bool reads =
-        connection->state == STATE_HEAD || connection->state == STATE_BODY ||
-        connection->state == STATE_LINGER ||
-        (!connection->is_paused && (connection->body_open || connection->state == STATE_RAW));
+    bool reads = connection->state == STATE_HEAD || connection->state == STATE_BODY ||
+                 connection->state == STATE_LINGER ||
+                 (!connection->is_paused && connection->body_open) || takes_raw(connection);
     uint32_t events = EPOLLRDHUP;
 
     if (reads)
@@ -407,12 +411,15 @@ static void flush(struct http_connection *connection) {
         else if (unsent < before || !connection->timer.position)
             set_timer(connection, HTTP_WRITE_MS);
     }
-    update_events(connection);
-    if ((connection->state == STATE_STREAM || connection->state == STATE_RAW) &&
-        connection->was_full && unsent < HTTP_UNSENT_MAX) {
+    bool has_room = (connection->state == STATE_STREAM || connection->state == STATE_RAW) &&
+                    connection->was_full && unsent < HTTP_UNSENT_MAX;
+    if (has_room)
         connection->was_full = false;
+    update_events(connection);
+    if (has_room && takes_raw(connection) && connection->in.length)
+        loop_defer(connection->server->loop, &connection->task, run_process);
+    if (has_room)
         connection->server->user->writable(connection);
-    }
 }
 
 static void add_head(struct http_connection *connection, int status, const char *type,
@@ -486,6 +493,8 @@ size_t http_write(struct http_connection *connection, const void *data, size_t l
     flush(connection);
     size_t unsent = connection->out.length - connection->sent;
     connection->was_full = unsent >= HTTP_UNSENT_MAX;
+    if (is_raw)
+        update_events(connection);
     return unsent;
 }
 
@@ -835,7 +844,7 @@ static void process(struct http_connection *connection) {
             break;
         take_head(connection, length);
     }
-    while (connection->state == STATE_RAW && connection->in.length && !connection->is_paused) {
+    while (takes_raw(connection) && connection->in.length) {
         struct buf piece = connection->in;
 
         connection->in = BUF_INIT;

@@ -14,7 +14,8 @@
  *
  * A user that calls http_stream_body within `head` gets `request` at once, and the body in pieces
  * by `body`, also while it answers in pieces. An answer that ends before the body closes the
- * connection. http_upgrade makes a stream of bytes of the connection, for WebSocket.
+ * connection. http_upgrade makes a stream of bytes of the connection, for WebSocket. While
+ * HTTP_UNSENT_MAX bytes or more are unsent there, nothing is received.
  *
  * Time limits: HTTP_HEAD_MS for a head, HTTP_BODY_MS without a byte of the body, HTTP_WRITE_MS
  * without progress of a reader, HTTP_IDLE_MS between requests.

@@ -9,6 +9,9 @@ import subprocess
 
 import pytest
 from harness import BUILD, DEADLINE, binaries, skip
+from rollbox._core import websocket
+
+WEBSOCKET_KEY = websocket.new_key()
 
 
 class Server:
@@ -106,6 +109,63 @@ class Server:
                     break
                 got += more
             return got
+
+
+class Socket:
+    """A WebSocket connection of a test. `head` has more header lines."""
+
+    def __init__(self, server, path, head="", token=None):
+        self.sock = socket.create_connection(("127.0.0.1", server.port), DEADLINE)
+        self.sock.sendall(
+            f"GET {path} HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+            f"Sec-WebSocket-Key: {WEBSOCKET_KEY}\r\nSec-WebSocket-Version: 13\r\n{head}"
+            f"Authorization: Bearer {token or server.token}\r\n\r\n".encode()
+        )
+        self.sock.settimeout(DEADLINE / 4)
+        self.data = bytearray()
+        while b"\r\n\r\n" not in self.data:
+            more = self.sock.recv(65536)
+            if not more:
+                break
+            self.data += more
+        self.head, _, rest = bytes(self.data).partition(b"\r\n\r\n")
+        self.data, self.pongs = bytearray(rest), 0
+        self.status = int(self.head.split()[1])
+
+    def send(self, message):
+        """Bytes, or JSON."""
+        if isinstance(message, bytes):
+            self.sock.sendall(websocket.frame(websocket.BINARY, message))
+        else:
+            self.sock.sendall(websocket.frame(websocket.TEXT, json.dumps(message).encode()))
+
+    def next(self):
+        """The next message: JSON, bytes, or None for the end."""
+        while True:
+            message = websocket.take_message(self.data)
+            if message is None:
+                more = self.sock.recv(65536)
+                if not more:
+                    return None
+                self.data += more
+            elif message[0] == websocket.TEXT:
+                return json.loads(message[1])
+            elif message[0] == websocket.BINARY:
+                return message[1]
+            elif message[0] == websocket.PONG:
+                self.pongs += 1
+            elif message[0] == websocket.CLOSE:
+                self.closed = message[1]
+
+    def all(self):
+        """All messages up to the end."""
+        return list(iter(self.next, None))
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.sock.close()
 
 
 def events(text):

@@ -9,64 +9,8 @@ import pytest
 from harness import DEADLINE, caller, until  # noqa: F401
 from rollbox import Engine, Sandbox
 from rollbox._core import websocket
-from serving import server  # noqa: F401
-
-KEY = websocket.new_key()
-
-
-class Socket:
-    """A WebSocket connection of a test. `head` has more header lines."""
-
-    def __init__(self, server, path, head="", token=None):  # noqa: F811
-        self.sock = socket.create_connection(("127.0.0.1", server.port), DEADLINE)
-        self.sock.sendall(
-            f"GET {path} HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-            f"Sec-WebSocket-Key: {KEY}\r\nSec-WebSocket-Version: 13\r\n{head}"
-            f"Authorization: Bearer {token or server.token}\r\n\r\n".encode()
-        )
-        self.sock.settimeout(DEADLINE / 4)
-        self.data = bytearray()
-        while b"\r\n\r\n" not in self.data:
-            more = self.sock.recv(65536)
-            if not more:
-                break
-            self.data += more
-        self.head, _, rest = bytes(self.data).partition(b"\r\n\r\n")
-        self.data = bytearray(rest)
-        self.status = int(self.head.split()[1])
-
-    def send(self, message):
-        """Bytes, or JSON."""
-        if isinstance(message, bytes):
-            self.sock.sendall(websocket.frame(websocket.BINARY, message))
-        else:
-            self.sock.sendall(websocket.frame(websocket.TEXT, json.dumps(message).encode()))
-
-    def next(self):
-        """The next message: JSON, bytes, or None for the end."""
-        while True:
-            message = websocket.take_message(self.data)
-            if message is None:
-                more = self.sock.recv(65536)
-                if not more:
-                    return None
-                self.data += more
-            elif message[0] == websocket.TEXT:
-                return json.loads(message[1])
-            elif message[0] == websocket.BINARY:
-                return message[1]
-            elif message[0] == websocket.CLOSE:
-                self.closed = message[1]
-
-    def all(self):
-        """All messages up to the end."""
-        return list(iter(self.next, None))
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.sock.close()
+from serving import WEBSOCKET_KEY as KEY
+from serving import Socket, server  # noqa: F401
 
 
 @pytest.fixture
