@@ -19,6 +19,7 @@
 #include "store/files.h"
 #include "store/layer.h"
 #include "store/store.h"
+#include "store/tree_copy.h"
 #include "sys/id_range.h"
 
 #define LAST_OWNER 65534u
@@ -41,18 +42,6 @@ bool owned_layers_find(int store, const char *id, char ret_id[LAYER_ID_LENGTH + 
 }
 
 /* ---- a copy ---- */
-
-struct directory {
-    char *path;
-    struct timespec times[2];
-};
-
-struct copy {
-    int to; /* the new layer's files */
-    struct inodes inodes;
-    struct directory *directories; /* times are set last: filling a directory changes them */
-    size_t n_directories;
-};
 
 /* Translates the owner into the entered namespace, where the sandbox's ids begin at
  * PLAN_MANY_FIRST. An owner above LAST_OWNER becomes nobody without set-id bits, as in a layer of
@@ -109,136 +98,16 @@ static int copy_metadata(const struct files_entry *entry, int from, int to) {
     return r < 0 ? r : copy_capability(from, to);
 }
 
-static int copy_regular(const struct files_entry *entry, int parent, const char *name) {
-    const struct timespec times[] = { entry->st.st_mtim, entry->st.st_mtim };
-    auto_close int from = files_open(entry->parent, entry->name, 0);
-    auto_close int to =
-        from < 0 ? from
-                 : openat(parent, name, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
-
-    if (from < 0)
-        return from;
-    if (to < 0)
-        return -errno;
-    int r = files_copy_data(from, to, (uint64_t)entry->st.st_size);
-    if (r == 0)
-        r = copy_metadata(entry, from, to);
-    return r == 0 && futimens(to, times) < 0 ? -errno : r;
-}
-
-static int note_directory(struct copy *copy, const struct files_entry *entry) {
-    struct directory *more =
-        realloc(copy->directories, (copy->n_directories + 1) * sizeof *copy->directories);
-
-    if (!more)
-        return -ENOMEM;
-    copy->directories = more;
-    more[copy->n_directories] =
-        (struct directory){ strdup(entry->path), { entry->st.st_mtim, entry->st.st_mtim } };
-    return more[copy->n_directories++].path ? 0 : -ENOMEM;
-}
-
-static int copy_directory(
-    struct copy *copy, const struct files_entry *entry, int parent, const char *name) {
-    if (entry->path_length && mkdirat(parent, name, 0700) < 0)
-        return -errno;
-    auto_close int to = openat(
-        parent, entry->path_length ? name : ".", O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    int r = to < 0 ? -errno : copy_metadata(entry, entry->fd, to);
-    return r < 0 ? r : note_directory(copy, entry);
-}
-
 /* Symbolic links, FIFOs and whiteouts have no attribute that names an owner. They belong to the
  * sandbox's root. */
-static int copy_other(const struct files_entry *entry, int parent, const char *name) {
-    const struct timespec times[] = { entry->st.st_mtim, entry->st.st_mtim };
-    auto_free char *target = NULL;
-    int r;
-
-    if (S_ISLNK(entry->st.st_mode)) {
-        target = files_link(entry->parent, entry->name, &entry->st);
-        r = !target || symlinkat(target, parent, name) < 0 ? -errno : 0;
-    } else {
-        r = mknodat(parent, name, entry->st.st_mode & (S_IFMT | 0777), entry->st.st_rdev) < 0
-                ? -errno
-                : 0;
-    }
-    if (r == 0 && fchownat(parent, name, PLAN_MANY_FIRST, PLAN_MANY_FIRST, AT_SYMLINK_NOFOLLOW) < 0)
-        r = -errno;
-    if (r == 0 && !S_ISLNK(entry->st.st_mode) &&
-        fchmodat(parent, name, entry->st.st_mode & 0777, 0) < 0)
-        r = -errno;
-    if (r == 0 && utimensat(parent, name, times, AT_SYMLINK_NOFOLLOW) < 0)
-        r = -errno;
-    return r;
+static int give_name(const struct files_entry *entry, int parent, const char *name) {
+    (void)entry;
+    return fchownat(parent, name, PLAN_MANY_FIRST, PLAN_MANY_FIRST, AT_SYMLINK_NOFOLLOW) < 0
+               ? -errno
+               : 0;
 }
 
-static int copy_file(
-    struct copy *copy, const struct files_entry *entry, int parent, const char *name) {
-    struct inode *inode = NULL;
-    const char *first_name;
-    bool found = false;
-    int r = entry->st.st_nlink > 1
-                ? inodes_note(&copy->inodes, &entry->st, entry->path, &inode, &found)
-                : 0;
-
-    if (r < 0 || !found)
-        return r < 0 ? r : copy_regular(entry, parent, name);
-    auto_close int first = files_parent(copy->to, inode->path, &first_name);
-    if (first < 0)
-        return first;
-    return linkat(first, first_name, parent, name, 0) < 0 ? -errno : 0;
-}
-
-static int copy_entry(void *context, const struct files_entry *entry, struct rollbox_error *error) {
-    struct copy *copy = context;
-    const char *name;
-    int r;
-
-    if (files_is_left_out(&entry->st))
-        return 0;
-    auto_close int parent = files_parent(copy->to, entry->path, &name);
-    if (parent < 0)
-        r = parent;
-    else if (S_ISDIR(entry->st.st_mode))
-        r = copy_directory(copy, entry, parent, name);
-    else if (S_ISREG(entry->st.st_mode))
-        r = copy_file(copy, entry, parent, name);
-    else
-        r = copy_other(entry, parent, name);
-    return r < 0 ? error_set(error, error_code_of(-r, ROLLBOX_ERR_IO), -r, "store",
-                       "cannot copy %s with its owner: %s", files_printable(entry->path),
-                       strerror(-r))
-                 : 0;
-}
-
-static int set_directory_times(const struct copy *copy) {
-    const char *name;
-    int r = 0;
-
-    for (size_t i = copy->n_directories; r == 0 && i--;) {
-        auto_close int parent = files_parent(copy->to, copy->directories[i].path, &name);
-
-        r = parent < 0                                                                     ? parent
-            : utimensat(parent, name, copy->directories[i].times, AT_SYMLINK_NOFOLLOW) < 0 ? -errno
-                                                                                           : 0;
-    }
-    return r;
-}
-
-static int copy_tree(int from, int to, struct rollbox_error *error) {
-    struct copy copy = { .to = to };
-    int r = files_walk(from, copy_entry, &copy, error);
-
-    if (r == 0 && (r = set_directory_times(&copy)) < 0)
-        error_set(error, ROLLBOX_ERR_IO, -r, "store", "cannot set the times of a directory: %s",
-            strerror(-r));
-    inodes_done(&copy.inodes);
-    for (size_t i = 0; i < copy.n_directories; i++)
-        free(copy.directories[i].path);
-    free(copy.directories);
-    return r;
-}
+static const struct tree_copy_rules rules = { .give = copy_metadata, .give_name = give_name };
 
 /* ---- the layers ---- */
 
@@ -287,7 +156,7 @@ static int make_copy(const struct work *work, const char *id, int from, bool *re
             "cannot copy layer %.12s: %s", id, strerror(errno));
     auto_close int to = openat(work->fd, "L/fs", O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     struct tree_digest before = meta.tree;
-    int r = to < 0 ? -errno : copy_tree(from, to, error);
+    int r = to < 0 ? -errno : tree_copy(from, to, &rules, error);
     if (r == 0)
         r = tree_digest(to, &meta.tree, error);
     /* A tree's digest leaves out the owners, so the copy has the original's digest. */

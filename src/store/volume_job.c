@@ -3,20 +3,16 @@
  * A new volume is put together in tmp/ and gets its name by a rename, so that a killed command
  * leaves the whole volume or none. A removed one is moved to trash/ first, for the same reason.
  *
- * A copy has all files with their owners, modes, attributes and times. Data is shared where the
- * file system can (reflinks). Guests wrote the files, so no link is followed, and sockets and
- * devices are left out.
+ * A copy (tree_copy.h) has all files with their owners, modes, attributes and times.
  */
 #include "store/volume_job.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <linux/fs.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
-#include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <time.h>
@@ -28,6 +24,7 @@
 #include "sys/syscalls.h"
 #include "store/files.h"
 #include "store/layer.h"
+#include "store/tree_copy.h"
 #include "store/volume.h"
 
 #ifndef RENAME_NOREPLACE
@@ -55,110 +52,24 @@ static int check_name(const char *name, struct rollbox_error *error) {
 
 /* ---- copies ---- */
 
-struct copy {
-    int from, to; /* the roots */
-    struct inodes inodes;
-};
-
-static int copy_times(int at, const char *name, const struct stat *st, int flags) {
-    const struct timespec times[2] = { st->st_atim, st->st_mtim };
-
-    return utimensat(at, name, times, flags | AT_SYMLINK_NOFOLLOW) < 0 ? -errno : 0;
-}
-
 /* Root gives the files to their owners. Other callers have them already, or may not. */
-static int copy_owner(int at, const char *name, const struct stat *st) {
+static int give_name(const struct files_entry *entry, int parent, const char *name) {
     if (geteuid())
         return 0;
-    return fchownat(at, name, st->st_uid, st->st_gid, AT_SYMLINK_NOFOLLOW) < 0 ? -errno : 0;
+    return fchownat(parent, name, entry->st.st_uid, entry->st.st_gid, AT_SYMLINK_NOFOLLOW) < 0
+               ? -errno
+               : 0;
 }
 
-static int copy_file(int from, int parent, const char *name, const struct stat *st) {
-    auto_close int to =
-        openat(parent, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
-    int r = to < 0 ? -errno : 0;
+static int give(const struct files_entry *entry, int from, int to) {
+    int r = files_copy_xattrs(from, to, true);
 
-    if (r == 0 && ioctl(to, FICLONE, from) < 0)
-        r = files_copy_data(from, to, (uint64_t)st->st_size);
-    if (r == 0)
-        r = files_copy_xattrs(from, to, true);
-    if (r == 0)
-        r = copy_owner(parent, name, st);
-    if (r == 0 && fchmod(to, st->st_mode & 07777) < 0)
+    if (r == 0 && !geteuid() && fchown(to, entry->st.st_uid, entry->st.st_gid) < 0)
         r = -errno;
-    return r < 0 ? r : copy_times(parent, name, st, 0);
+    return r == 0 && fchmod(to, entry->st.st_mode & 07777) < 0 ? -errno : r;
 }
 
-static int copy_special(
-    const struct files_entry *entry, int parent, const char *name, const struct stat *st) {
-    int r = -ENOENT;
-
-    if (S_ISLNK(st->st_mode)) {
-        auto_free char *target = files_link(entry->parent, entry->name, st);
-
-        r = !target || symlinkat(target, parent, name) < 0 ? -errno : 0;
-    } else if (S_ISFIFO(st->st_mode)) {
-        r = mknodat(parent, name, S_IFIFO | (st->st_mode & 0777), 0) < 0 ? -errno : 0;
-    }
-    if (r == 0)
-        r = copy_owner(parent, name, st);
-    return r < 0 ? r : copy_times(parent, name, st, 0);
-}
-
-static int copy_directory(
-    const struct files_entry *entry, int parent, const char *name, const struct stat *st) {
-    if (mkdirat(parent, name, 0700) < 0)
-        return -errno;
-    auto_close int made = openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    int r = made < 0 ? -errno : files_copy_xattrs(entry->fd, made, true);
-
-    if (r == 0)
-        r = copy_owner(parent, name, st);
-    /* The caller must be able to fill it. */
-    return r == 0 && fchmod(made, (st->st_mode & 07777) | 0700) < 0 ? -errno : r;
-}
-
-static int copy_one(void *context, const struct files_entry *entry, struct rollbox_error *error) {
-    struct copy *copy = context;
-    const struct stat *st = &entry->st;
-    const char *name;
-    struct inode *inode;
-    bool found = false;
-    int r = 0;
-
-    if (!entry->path_length || S_ISSOCK(st->st_mode) || S_ISCHR(st->st_mode) ||
-        S_ISBLK(st->st_mode))
-        return 0;
-    auto_close int parent = files_parent(copy->to, entry->path, &name);
-    if (parent < 0)
-        r = parent;
-    if (r == 0 && S_ISREG(st->st_mode) && st->st_nlink > 1)
-        r = inodes_note(&copy->inodes, st, entry->path, &inode, &found);
-    if (r == 0 && found) {
-        r = linkat(copy->to, inode->path, parent, name, 0) < 0 ? -errno : 0;
-    } else if (r == 0 && S_ISDIR(st->st_mode)) {
-        r = copy_directory(entry, parent, name, st);
-    } else if (r == 0 && S_ISREG(st->st_mode)) {
-        auto_close int from = files_open(entry->parent, entry->name, O_RDONLY);
-
-        r = from < 0 ? from : copy_file(from, parent, name, st);
-    } else if (r == 0) {
-        r = copy_special(entry, parent, name, st);
-    }
-    return r < 0 ? fail_volume(error, -r, "copy the files of", files_printable(entry->path)) : 0;
-}
-
-static int copy_files(int from, int to, struct rollbox_error *error) {
-    struct copy copy = { .from = from, .to = to };
-    struct stat st;
-    int r = files_walk(from, copy_one, &copy, error);
-
-    inodes_done(&copy.inodes);
-    if (r == 0 && (fstat(from, &st) < 0 || copy_owner(to, ".", &st) < 0 ||
-                      fchmod(to, st.st_mode & 07777) < 0))
-        r = fail_volume(error, errno, "copy", "its directory");
-    return r;
-}
+static const struct tree_copy_rules rules = { .give = give, .give_name = give_name };
 
 /* ---- made and removed ---- */
 
@@ -185,7 +96,7 @@ static int fill_volume(const struct work *work, int from, const char *name, uint
     if (r == 0)
         r = layer_write_file(directory, "writers", "", error);
     if (r == 0 && from >= 0)
-        r = copy_files(from, files, error);
+        r = tree_copy(from, files, &rules, error);
     if (r == 0 && syncfs(directory) < 0)
         r = fail_volume(error, errno, "write", name);
     return r;

@@ -191,7 +191,7 @@ def test_pings_of_a_client_that_does_not_read_are_not_answered(server):  # noqa:
         sent = send_what_is_taken(one.sock, data)
         assert server.call("GET", "/healthz")[0] == 200
         assert memory(server) - before < 16 * MIB
-        # Once it reads, all are answered, and the channel goes on.
+        # Once it reads, all are answered, and the channel works.
         rest = data[sent : sent + -sent % len(ping)] + websocket.frame(
             websocket.TEXT, b'{"start": {"argv": ["true"]}}'
         )

@@ -231,7 +231,7 @@ def test_names_and_paths_are_checked(engine, store):
 
 def test_snapshot_of_a_volume(engine, data):
     script = """cd /data; mkdir -p d/e; echo text > d/e/f; ln d/e/f hard; ln -s /etc/passwd link; mkfifo pipe; chmod 700 d/e
-    head -c 100000 /dev/zero > sparse; touch -d @1000 d/e/f"""
+    head -c 100000 /dev/zero > sparse; mkdir closed; chmod 500 closed; touch -d @1000 d/e/f d/e closed d"""
     with Sandbox(at(), engine=engine) as box:
         box.exec(script, check=True)
         assert volume("snapshot", "--name", "copy", "data", status=125)["code"] == "conflict"
@@ -239,11 +239,12 @@ def test_snapshot_of_a_volume(engine, data):
     copy = data.parent.parent / "copy" / "1"
     assert os.readlink(copy / "link") == "/etc/passwd" and stat.S_ISFIFO((copy / "pipe").lstat().st_mode)
     assert (copy / "hard").stat().st_ino == (copy / "d/e/f").stat().st_ino and (copy / "d/e/f").stat().st_mtime == 1000
-    assert (copy / "d/e").stat().st_mode & 0o777 == 0o700
+    assert [(copy / one).stat().st_mode & 0o777 for one in ("d/e", "closed")] == [0o700, 0o500]
+    assert {(copy / one).stat().st_mtime for one in ("d", "d/e", "closed")} == {1000}
     policy = Policy(volumes={"copy": {"path": "/data", "mode": "private"}})
     assert Sandbox(policy, engine=engine).run(
         "cat /data/d/e/f; rm -r /data/d && ls /data"
-    ).text.split() == ["text", "hard", "link", "pipe", "sparse"]
+    ).text.split() == ["text", "closed", "hard", "link", "pipe", "sparse"]
     assert volume("snapshot", "--name", "copy", "data", status=125)["code"] == "conflict"
     assert (copy / "d/e/f").exists()
 
