@@ -67,25 +67,10 @@ static int open_image(struct export *export) {
     const char *name = export->options->name;
     const enum manifest_kind kind = maintenance_kind_of(&name);
     int r = store_manifest(export->store, kind, name, &export->manifest, export->error);
-    const size_t n = r < 0 ? 0 : export->manifest.n_layers;
 
-    if (r < 0)
-        return r;
-    export->locks = calloc(n + 1, sizeof *export->locks);
-    if (!export->locks)
-        return fail_memory(export);
-    for (size_t i = 0; i < n; i++)
-        export->locks[i] = -EBADF;
-    for (size_t i = 0; i < n; i++) {
-        const char *id = export->manifest.layers[i];
-        auto_free char *damage = store_layer_damage(export->store, id);
-
-        if (damage || store_layer_lock(export->store, id, &export->locks[i]) < 0)
-            return error_set(export->error, ROLLBOX_ERR_DAMAGED, EBADMSG, "export",
-                "layer %.12s of %s is %s", id, files_printable(export->options->name),
-                text_or(damage, "missing"));
-    }
-    return 0;
+    return r < 0
+               ? r
+               : store_layers_lock(export->store, &export->manifest, &export->locks, export->error);
 }
 
 /* The trees of a layer: an image's is one, and a snapshot's has one for each place. */
@@ -262,9 +247,7 @@ static int write_layout(struct export *export) {
 }
 
 static void export_done(struct export *export) {
-    for (size_t i = 0; export->locks && i < export->manifest.n_layers; i++)
-        close_fd(&export->locks[i]);
-    free(export->locks);
+    store_layers_unlock(&export->manifest, export->locks);
     manifest_done(&export->manifest);
     json_decref(export->layers);
     json_decref(export->diff_ids);

@@ -391,17 +391,6 @@ static int find_same(
     return same->name ? 0 : -ENOMEM;
 }
 
-/* Locks all layers of a manifest; false if one is missing or damaged. */
-static bool lock_layers(int store, const struct manifest *manifest, int *locks) {
-    for (size_t i = 0; i < manifest->n_layers; i++) {
-        auto_free char *damage = store_layer_damage(store, manifest->layers[i]);
-
-        if (damage || store_layer_lock(store, manifest->layers[i], &locks[i]) < 0)
-            return false;
-    }
-    return true;
-}
-
 /* Gives the image of the store with this manifest the name of this one. 1: done. */
 static int publish_same(struct pull *pull, const char *from, json_t **ret_json) {
     struct manifest manifest = { 0 };
@@ -409,14 +398,10 @@ static int publish_same(struct pull *pull, const char *from, json_t **ret_json) 
 
     if (r < 0)
         return 0; /* removed meanwhile */
-    auto_free int *locks = calloc(manifest.n_layers + 1, sizeof *locks);
-    for (size_t i = 0; locks && i < manifest.n_layers; i++)
-        locks[i] = -EBADF;
-    if (!locks)
-        r = fail_memory(pull);
-    if (r == 0 && manifest.oci)
+    int *locks = NULL;
+    if (manifest.oci)
         r = check_platform(pull, manifest.oci);
-    const bool whole = r == 0 && lock_layers(pull->store, &manifest, locks);
+    const bool whole = r == 0 && store_layers_lock(pull->store, &manifest, &locks, NULL) == 0;
     if (whole) {
         free(manifest.name);
         free(manifest.reference);
@@ -432,8 +417,7 @@ static int publish_same(struct pull *pull, const char *from, json_t **ret_json) 
             "notes");
         r = *ret_json ? 1 : fail_memory(pull);
     }
-    for (size_t i = 0; locks && i < manifest.n_layers; i++)
-        close_fd(&locks[i]);
+    store_layers_unlock(&manifest, locks);
     manifest_done(&manifest);
     return r;
 }
@@ -552,14 +536,11 @@ static void pull_done(struct pull *pull) {
 /* Whether the store has an image of this name, with all of its layers. */
 static bool is_there(int store, const char *name) {
     struct manifest manifest = { 0 };
-    bool all = store_manifest(store, MANIFEST_IMAGE, name, &manifest, NULL) == 0;
+    int *locks = NULL;
+    bool all = store_manifest(store, MANIFEST_IMAGE, name, &manifest, NULL) == 0 &&
+               store_layers_lock(store, &manifest, &locks, NULL) == 0;
 
-    for (size_t i = 0; all && i < manifest.n_layers; i++) {
-        auto_close int lock = -EBADF;
-        auto_free char *damage = store_layer_damage(store, manifest.layers[i]);
-
-        all = !damage && store_layer_lock(store, manifest.layers[i], &lock) == 0;
-    }
+    store_layers_unlock(&manifest, locks);
     manifest_done(&manifest);
     return all;
 }

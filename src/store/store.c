@@ -210,6 +210,36 @@ static int layer_check_meta(int lock, const char *id) {
     return good ? 0 : -EBADMSG;
 }
 
+int store_layers_lock(
+    int store, const struct manifest *manifest, int **ret_locks, struct rollbox_error *error) {
+    int *locks = calloc(manifest->n_layers + 1, sizeof *locks);
+    int r = 0;
+
+    if (!locks)
+        return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "store", "out of memory");
+    for (size_t i = 0; i < manifest->n_layers; i++)
+        locks[i] = -EBADF;
+    for (size_t i = 0; r == 0 && i < manifest->n_layers; i++) {
+        const char *id = manifest->layers[i];
+        auto_free char *damage = store_layer_damage(store, id);
+
+        if (damage || store_layer_lock(store, id, &locks[i]) < 0)
+            r = error_set(error, ROLLBOX_ERR_DAMAGED, EBADMSG, "store", "layer %.12s of %s is %s",
+                id, manifest->name, damage ? damage : "missing");
+    }
+    if (r < 0)
+        store_layers_unlock(manifest, locks);
+    else
+        *ret_locks = locks;
+    return r;
+}
+
+void store_layers_unlock(const struct manifest *manifest, int *take_locks) {
+    for (size_t i = 0; take_locks && i < manifest->n_layers; i++)
+        close_fd(&take_locks[i]);
+    free(take_locks);
+}
+
 static int take_layer(
     int store, struct store_image *image, size_t i, const char *what, struct rollbox_error *error) {
     const char *id = image->manifest.layers[i], *name = image->manifest.name;

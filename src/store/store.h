@@ -82,6 +82,13 @@ struct store_image *store_image_free(struct store_image *image);
 int store_manifest(int store, enum manifest_kind kind, const char *name,
     struct manifest *ret_manifest, struct rollbox_error *error);
 
+/* Locks all layers of a manifest, so that gc leaves them. *ret_locks, for store_layers_unlock.
+ * Errors: DAMAGED (a layer is missing, or fsck has marked it), RESOURCE_EXHAUSTED. */
+int store_layers_lock(
+    int store, const struct manifest *manifest, int **ret_locks, struct rollbox_error *error);
+/* Takes the locks, which may be NULL. */
+void store_layers_unlock(const struct manifest *manifest, int *take_locks);
+
 /* "images" or "snapshots". */
 const char *store_manifest_directory(enum manifest_kind kind);
 
