@@ -16,8 +16,6 @@
 #include "base/error.h"
 #include "base/utf8.h"
 
-#define BLANKS " \t\v\f\r"
-
 static const char *const names[] = {
 #define INSTRUCTION_NAME(name) [INSTRUCTION_##name] = #name,
     INSTRUCTIONS(INSTRUCTION_NAME)
@@ -117,13 +115,13 @@ static bool read_line(struct reader *reader, struct line *ret_line) {
 static size_t skip_blanks(const char *text, size_t length) {
     size_t n = 0;
 
-    while (n < length && strchr(BLANKS, text[n]))
+    while (n < length && strchr(WORD_BLANKS, text[n]))
         n++;
     return n;
 }
 
 static size_t trimmed_length(const char *text, size_t length) {
-    while (length && strchr(BLANKS, text[length - 1]))
+    while (length && strchr(WORD_BLANKS, text[length - 1]))
         length--;
     return length;
 }
@@ -221,8 +219,7 @@ static int read_directives(struct reader *reader) {
 
 /* ---- heredocs ---- */
 
-/* The length of the word at `text`; quoted blanks belong to it. */
-static size_t word_length(const char *text, char escape) {
+size_t word_length(const char *text, char escape) {
     char quote = '\0';
     size_t n = 0;
 
@@ -233,7 +230,7 @@ static size_t word_length(const char *text, char escape) {
             quote = text[n] == quote ? '\0' : quote;
         else if (text[n] == '"' || text[n] == '\'')
             quote = text[n];
-        else if (strchr(BLANKS, text[n]))
+        else if (strchr(WORD_BLANKS, text[n]))
             break;
     }
     return n;
@@ -315,7 +312,7 @@ static int read_heredocs(struct reader *reader, struct instruction *instruction)
         if (r < 0)
             return r;
         at += length;
-        at += strspn(at, BLANKS);
+        at += strspn(at, WORD_BLANKS);
     }
     return 0;
 }
@@ -365,7 +362,7 @@ static int take_flags(struct reader *reader, struct instruction *instruction, co
         if (length > 2 && words_add(&instruction->flags, *at + 2, length - 2) < 0)
             return out_of_memory(reader);
         *at += length;
-        *at += strspn(*at, BLANKS);
+        *at += strspn(*at, WORD_BLANKS);
         if (length == 2)
             break;
     }
@@ -373,8 +370,8 @@ static int take_flags(struct reader *reader, struct instruction *instruction, co
 }
 
 static int parse_instruction(struct reader *reader, const char *text, unsigned line) {
-    size_t length = strcspn(text, BLANKS), kind;
-    const char *at = text + length + strspn(text + length, BLANKS);
+    size_t length = strcspn(text, WORD_BLANKS), kind;
+    const char *at = text + length + strspn(text + length, WORD_BLANKS);
 
     for (kind = 0; kind < ARRAY_SIZE(names); kind++)
         if (is_key(text, length, names[kind]))
@@ -436,7 +433,7 @@ static int read_instruction(struct reader *reader, struct buf *text, unsigned *r
         if (!more)
             break;
     }
-    while (text->length && strchr(BLANKS, text->data[text->length - 1]))
+    while (text->length && strchr(WORD_BLANKS, text->data[text->length - 1]))
         text->length--;
     buf_add(text, "", 1);
     return buf_failed(text) ? out_of_memory(reader) : 1;

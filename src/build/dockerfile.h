@@ -40,6 +40,12 @@ int words_take(struct words *words, char *take_text);
 int words_add(struct words *words, const char *text, size_t length);
 void words_done(struct words *words);
 
+#define WORD_BLANKS " \t\v\f\r"
+
+/* The length of the word that begins at `text`, up to a blank that is neither quoted nor escaped.
+ */
+size_t word_length(const char *text, char escape);
+
 struct heredoc {
     char *name; /* the delimiter, without its quotes */
     char *body;

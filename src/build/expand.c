@@ -283,22 +283,10 @@ int expand_split(const char *text, char escape, struct words *ret_words) {
     struct words words = { 0 };
 
     for (;;) {
-        char quote = '\0';
-        size_t n = 0;
-
-        text += strspn(text, " \t");
+        text += strspn(text, WORD_BLANKS);
         if (!*text)
             break;
-        for (; text[n]; n++) {
-            if (text[n] == escape && quote != '\'' && text[n + 1])
-                n++;
-            else if (quote)
-                quote = text[n] == quote ? '\0' : quote;
-            else if (text[n] == '"' || text[n] == '\'')
-                quote = text[n];
-            else if (text[n] == ' ' || text[n] == '\t')
-                break;
-        }
+        size_t n = word_length(text, escape);
         if (words_add(&words, text, n) < 0) {
             words_done(&words);
             return -ENOMEM;

@@ -905,7 +905,10 @@ ROLLBOX_PUBLIC int rollbox_download(struct rollbox_sandbox *sandbox, const char 
             files_download(&files, path, host_path, error)));
 }
 
-ROLLBOX_PUBLIC int rollbox_agent_upload(int take_socket, const char *host_path, const char *path,
+typedef int transfer(
+    struct files *files, const char *from, const char *to, struct rollbox_error *error);
+
+static int transfer_by_agent(int take_socket, transfer *move, const char *from, const char *to,
     rollbox_progress progress, void *userdata, struct rollbox_error *error) {
     struct files files;
 
@@ -913,20 +916,18 @@ ROLLBOX_PUBLIC int rollbox_agent_upload(int take_socket, const char *host_path, 
         return out_of_memory(error);
     files.progress = progress;
     files.userdata = userdata;
-    int r = files_upload(&files, host_path, path, error);
+    int r = move(&files, from, to, error);
     files_done(&files);
     return r;
 }
 
+ROLLBOX_PUBLIC int rollbox_agent_upload(int take_socket, const char *host_path, const char *path,
+    rollbox_progress progress, void *userdata, struct rollbox_error *error) {
+    return transfer_by_agent(take_socket, files_upload, host_path, path, progress, userdata, error);
+}
+
 ROLLBOX_PUBLIC int rollbox_agent_download(int take_socket, const char *path, const char *host_path,
     rollbox_progress progress, void *userdata, struct rollbox_error *error) {
-    struct files files;
-
-    if (files_init(&files, take_socket) < 0)
-        return out_of_memory(error);
-    files.progress = progress;
-    files.userdata = userdata;
-    int r = files_download(&files, path, host_path, error);
-    files_done(&files);
-    return r;
+    return transfer_by_agent(
+        take_socket, files_download, path, host_path, progress, userdata, error);
 }

@@ -104,7 +104,7 @@ void files_image_owner(int fd, const struct stat *st, struct owner *ret_owner);
 int files_many_ids(int layer, uint32_t *ret_base);
 
 /* The attribute of a program's capabilities: of the host's root (revision 2), or of the root of a
- * user namespace, whose id it has (revision 3). */
+ * user namespace (revision 3), whose id comes after what revision 2 has. */
 #define CAPABILITY_OF_HOST_BYTES 20
 #define CAPABILITY_IN_NAMESPACE_BYTES 24
 

@@ -17,7 +17,6 @@
 #include "store/files.h"
 
 #define CHUNK (256u << 10)
-#define CAPABILITY_BYTES 20 /* of struct vfs_cap_data: revision 2 */
 #define HOLES_FROM (1ull << 30)
 
 static const struct compression {
@@ -176,11 +175,11 @@ static int add_attribute(void *context, const char *name, const void *value, siz
 }
 
 static int add_attributes(struct archive_entry *entry, int fd, bool regular) {
-    char value[CAPABILITY_BYTES + 1];
+    char value[CAPABILITY_OF_HOST_BYTES + 1];
     int r = files_xattrs(fd, add_attribute, entry);
     ssize_t n = regular ? fgetxattr(fd, XATTR_CAPABILITY, value, sizeof value) : -1;
 
-    if (n == CAPABILITY_BYTES)
+    if (n == CAPABILITY_OF_HOST_BYTES)
         archive_entry_xattr_add_entry(entry, XATTR_CAPABILITY, value, (size_t)n);
     return r;
 }

@@ -30,9 +30,7 @@
                         list that the first part has */
 #define ACCESS_LIST "system.posix_acl_"
 #define MAX_IDS (PLAN_MANY_FIRST + PLAN_MANY_IDS)
-#define CAPABILITY_BYTES 24       /* struct vfs_ns_cap_data */
-#define CAPABILITY_ROOT_OFFSET 20 /* of the id of the namespace's root */
-#define NO_SETUID_FIXUP 4         /* SECBIT_NO_SETUID_FIXUP */
+#define NO_SETUID_FIXUP 4 /* SECBIT_NO_SETUID_FIXUP */
 
 static const char magic[16] = "rollbox layer 1\n";
 
@@ -59,7 +57,8 @@ static uint32_t count_ids(uint32_t base) {
 /* Capabilities of a program are those of a namespace's root, whose id of the host they hold.
  */
 static bool is_capability(const char *name, const char *value, size_t length) {
-    return strcmp(name, XATTR_CAPABILITY) == 0 && length == CAPABILITY_BYTES && value[3] == 3;
+    return strcmp(name, XATTR_CAPABILITY) == 0 && length == CAPABILITY_IN_NAMESPACE_BYTES &&
+           value[3] == 3;
 }
 
 static void shift_capability(const char *name, char *value, size_t length, int64_t by) {
@@ -67,9 +66,9 @@ static void shift_capability(const char *name, char *value, size_t length, int64
 
     if (!is_capability(name, value, length))
         return;
-    memcpy(&root, value + CAPABILITY_ROOT_OFFSET, sizeof root);
+    memcpy(&root, value + CAPABILITY_OF_HOST_BYTES, sizeof root);
     root = (uint32_t)(root + by);
-    memcpy(value + CAPABILITY_ROOT_OFFSET, &root, sizeof root);
+    memcpy(value + CAPABILITY_OF_HOST_BYTES, &root, sizeof root);
 }
 
 /* As of the kernel's struct posix_acl_xattr_entry, after a version of 4 bytes. */
