@@ -154,29 +154,13 @@ static void start_run(struct exchange *exchange, struct rollbox_plan *plan) {
         exchange_fail(exchange, &error);
 }
 
-static bool has_unknown(const json_t *body, const char **ret_key) {
-    const char *key;
-    json_t *value;
-
-    json_object_foreach((json_t *)body, key, value) {
-        bool is_known = !strcmp(key, "id");
-
-        for (size_t i = 0; run_keys[i]; i++)
-            is_known = is_known || !strcmp(key, run_keys[i]);
-        *ret_key = key;
-        if (!is_known)
-            return true;
-    }
-    return false;
-}
-
 /* False: out of memory. */
 static bool start_job(struct batch *batch, const char *line, size_t length) {
     struct exchange *parent = batch->exchange;
     struct job *job = calloc(1, sizeof *job);
     struct exchange *exchange = calloc(1, sizeof *exchange);
+    static const char *const id_key[] = { "id", NULL };
     json_error_t problem;
-    const char *key;
 
     batch->n_lines++;
     if (!job || !exchange) {
@@ -207,8 +191,8 @@ static bool start_job(struct batch *batch, const char *line, size_t length) {
     if (!json_is_object(exchange->body)) {
         exchange_problem(exchange, 400, "request_invalid", "line %u is not a JSON object: %.160s",
             batch->n_lines, exchange->body ? "another type" : problem.text);
-    } else if (has_unknown(exchange->body, &key)) {
-        exchange_problem(exchange, 400, "request_invalid", "unknown member \"%.100s\"", key);
+    } else if (!exchange_knows(exchange, run_keys, id_key)) {
+        return true; /* the row is made */
     } else if (exchange->server->draining) {
         exchange_problem(exchange, 503, "draining", "the server is shutting down");
     } else if (command_may_run(exchange)) {

@@ -147,22 +147,10 @@ static void start(struct channel *channel, json_t *body) {
     struct rollbox_terminal terminal;
     int fds[EXTRA_MAX], input = -1, output[2] = { -1, -1 };
     size_t n_fds = 0;
-    const char *key;
-    json_t *value;
 
     exchange->body = json_incref(body);
-    json_object_foreach(body, key, value) {
-        bool is_known = false;
-
-        for (size_t i = 0; exec_keys[i]; i++)
-            is_known = is_known || !strcmp(exec_keys[i], key);
-        for (size_t i = 0; more_keys[i]; i++)
-            is_known = is_known || !strcmp(more_keys[i], key);
-        if (!is_known) {
-            exchange_problem(exchange, 400, "request_invalid", "unknown member \"%.100s\"", key);
-            return;
-        }
-    }
+    if (!exchange_knows(exchange, exec_keys, more_keys))
+        return;
     if (exchange->server->draining) {
         exchange_problem(exchange, 503, "draining",
             "the server is shutting down; send the request to another one");

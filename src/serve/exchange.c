@@ -186,6 +186,27 @@ void exchange_result(
 
 /* ---- members of a body ---- */
 
+static bool has_word(const char *const *words, const char *word) {
+    for (; *words; words++)
+        if (!strcmp(*words, word))
+            return true;
+    return false;
+}
+
+bool exchange_knows(
+    struct exchange *exchange, const char *const *keys, const char *const *more_keys) {
+    const char *key;
+    json_t *value;
+
+    json_object_foreach(exchange->body, key, value) {
+        if (!has_word(keys, key) && !has_word(more_keys, key)) {
+            exchange_problem(exchange, 400, "request_invalid", "unknown member \"%.100s\"", key);
+            return false;
+        }
+    }
+    return true;
+}
+
 bool exchange_string(struct exchange *exchange, const char *key, const char **ret) {
     const json_t *value = json_object_get(exchange->body, key);
 

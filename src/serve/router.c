@@ -282,17 +282,8 @@ static int on_head(struct http_connection *connection, size_t *ret_body_max) {
     return status;
 }
 
-static bool is_known(const char *key, const char *const *keys) {
-    for (size_t i = 0; keys[i]; i++)
-        if (!strcmp(keys[i], key))
-            return true;
-    return false;
-}
-
 /* False: the answer is given. */
 static bool read_body(struct exchange *exchange, struct http_request *request) {
-    const char *key;
-    json_t *value;
     json_error_t problem;
 
     if (exchange->route->body != BODY_JSON)
@@ -310,13 +301,7 @@ static bool read_body(struct exchange *exchange, struct http_request *request) {
         return false;
     }
     buf_done(&request->body);
-    json_object_foreach(exchange->body, key, value) {
-        if (exchange->route->keys && !is_known(key, exchange->route->keys)) {
-            exchange_problem(exchange, 400, "request_invalid", "unknown member \"%.100s\"", key);
-            return false;
-        }
-    }
-    return true;
+    return !exchange->route->keys || exchange_knows(exchange, exchange->route->keys, no_keys);
 }
 
 static bool find_box(struct exchange *exchange) {

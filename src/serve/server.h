@@ -153,6 +153,9 @@ void exchange_result(
 /* Frees it without an answer, after the end of a stream. */
 void exchange_done(struct exchange *exchange);
 
+/* Of a JSON body: whether each member is one of these. False: as below. */
+bool exchange_knows(
+    struct exchange *exchange, const char *const *keys, const char *const *more_keys);
 /* Of a JSON body: the member if it is of that type. False: the answer is given, and the exchange
  * is gone. A member that is missing leaves *ret as it is. */
 bool exchange_string(struct exchange *exchange, const char *key, const char **ret);
