@@ -50,6 +50,13 @@ static int check_name(const char *name, struct rollbox_error *error) {
                      files_printable(name));
 }
 
+static int open_volume(
+    int store, const char *name, int *ret_directory, struct rollbox_error *error) {
+    int r = check_name(name, error);
+
+    return r < 0 ? r : volume_open(store, name, ret_directory, error);
+}
+
 /* ---- copies ---- */
 
 /* Root gives the files to their owners. Other callers have them already, or may not. */
@@ -143,12 +150,10 @@ int volume_copy(
     struct volume_lock lock = VOLUME_LOCK_NONE;
     struct volume_meta meta = { 0 };
     auto_close int directory = -EBADF;
-    int r = check_name(name, error);
+    int r = check_name(to, error);
 
     if (r == 0)
-        r = check_name(to, error);
-    if (r == 0)
-        r = volume_open(store, name, &directory, error);
+        r = open_volume(store, name, &directory, error);
     /* As another writer would: then nobody changes the files meanwhile. */
     if (r == 0)
         r = volume_lock_take(store, directory, name, POLICY_VOLUME_EXCLUSIVE, &lock, error);
@@ -167,10 +172,8 @@ int volume_copy(
 
 int volume_remove(int store, const char *name, struct rollbox_error *error) {
     auto_close int directory = -EBADF;
-    int r = check_name(name, error);
+    int r = open_volume(store, name, &directory, error);
 
-    if (r == 0)
-        r = volume_open(store, name, &directory, error);
     if (r < 0)
         return r;
     auto_close int users = openat(directory, "users", O_RDWR | O_NOFOLLOW | O_CLOEXEC);
@@ -227,10 +230,8 @@ static json_t *describe_volume(int store, int directory, const char *name, bool 
 
 int volume_inspect(int store, const char *name, json_t **ret_json, struct rollbox_error *error) {
     auto_close int directory = -EBADF;
-    int r = check_name(name, error);
+    int r = open_volume(store, name, &directory, error);
 
-    if (r == 0)
-        r = volume_open(store, name, &directory, error);
     if (r < 0)
         return r;
     *ret_json = describe_volume(store, directory, name, true);

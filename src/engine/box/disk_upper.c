@@ -12,19 +12,16 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/file.h>
-#include <sys/mman.h>
 #include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
-#include <sys/wait.h>
 #include <sys/xattr.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/error.h"
-#include "base/fd.h"
 #include "base/remove_tree.h"
 #include "engine/box/box.h"
 #include "engine/box/profile.h"
@@ -33,6 +30,7 @@
 #include "engine/core/janitor.h"
 #include "engine/core/log.h"
 #include "engine/core/spawn.h"
+#include "engine/store_job/store_job.h"
 #include "store/disk_uppers.h"
 #include "store/store.h"
 
@@ -72,30 +70,10 @@ struct uppers {
 /* As rollbox-store makes it. This is the one time, in the life of a store, that the engine waits
  * for it. */
 static int make_store(const struct engine *engine, char *path, struct rollbox_error *error) {
-    char *argv[] = { (char *)"rollbox-store", (char *)"ls", (char *)"--store", path, NULL };
-    auto_close int words = memfd_create("rollbox-words", MFD_CLOEXEC);
-    auto_buf struct buf text = BUF_INIT;
-    int fds[] = { engine->null_fd, engine->null_fd, words }, status = 0;
-    pid_t pid;
+    char *argv[] = { (char *)"rollbox-store", (char *)"ls", (char *)"--json", (char *)"--store",
+        path, NULL };
 
-    if (!engine->programs.store)
-        return error_set(error, ROLLBOX_ERR_ENGINE_START, ENOENT, "policy",
-            "disk_at store: rollbox-store cannot be found beside the engine; is the installation "
-            "complete?");
-    int r =
-        words < 0 ? -errno : spawn_clean(engine->programs.store, argv, fds, ARRAY_SIZE(fds), &pid);
-    if (r < 0)
-        return error_set(error, error_code_of(-r, ROLLBOX_ERR_ENGINE_START), -r, "policy",
-            "%s cannot be started: %s", engine->programs.store, strerror(-r));
-    while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
-        ;
-    if (status == 0)
-        return 0;
-    if (lseek(words, 0, SEEK_SET) == 0)
-        (void)fd_read_all(words, 1024, &text);
-    const char *why = text.data ? text.data : "?";
-    return error_set(error, ROLLBOX_ERR_IO, EIO, "policy",
-        "disk_at store: the store %s cannot be made: %.*s", path, (int)strcspn(why, "\n"), why);
+    return store_job_run(engine, argv, error);
 }
 
 int disk_upper_open_store(
@@ -106,13 +84,14 @@ int disk_upper_open_store(
 
     if (r == 0 && (r = store_open(path, ret_fd, &why)) < 0 && why.code == ROLLBOX_ERR_NOT_FOUND &&
         why.error_number == ENOENT) {
-        if ((r = make_store(engine, path, error)) < 0)
-            return r;
-        r = store_open(path, ret_fd, &why);
+        r = make_store(engine, path, &why);
+        if (r == 0)
+            r = store_open(path, ret_fd, &why);
     }
-    if (r < 0)
-        return error_set(
-            error, why.code, why.error_number, "policy", "disk_at store: %s", why.message);
+    if (r < 0) {
+        error_set(error, why.code, why.error_number, "policy", "disk_at store: %s", why.message);
+        return r;
+    }
     *ret_path = TAKE_PTR(path);
     return 0;
 }
