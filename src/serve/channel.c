@@ -325,11 +325,16 @@ static void close_output(struct channel *channel, const json_t *value) {
     channel_end_when_done(channel);
 }
 
+static void call_late(struct channel *channel, const struct rollbox_call_options *options) {
+    if (!late_call_start(channel->exchange, channel->id, options))
+        finish(channel, CLOSE_POLICY, "more signals and sizes than the sandbox takes");
+}
+
 static void resize(struct channel *channel, const json_t *value) {
     struct rollbox_terminal terminal;
 
     if (command_terminal(channel->exchange, value, &terminal))
-        late_call_start(channel->exchange, channel->id,
+        call_late(channel,
             &(struct rollbox_call_options){ .call = ROLLBOX_CALL_RESIZE, .terminal = &terminal });
 }
 
@@ -354,7 +359,7 @@ static void take_text(struct channel *channel, const char *data, size_t length) 
         json_decref(channel->exchange->body);
         channel->exchange->body = json_incref(message);
         if (call_signal(channel->exchange, &options))
-            late_call_start(channel->exchange, channel->id, &options);
+            call_late(channel, &options);
     } else
         exchange_problem(channel->exchange, 400, "request_invalid",
             "after the first message, a message must be credit, close, resize or signal");

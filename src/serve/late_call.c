@@ -12,6 +12,7 @@
 
 #define LATE_NS 5000000
 #define LATE_TRIES 1000u
+#define LATE_MAX 256u /* of a sandbox */
 
 struct late_call {
     struct loop_timer timer;
@@ -28,6 +29,7 @@ static void try_call(struct loop_timer *timer);
 
 static void free_call(struct late_call *call) {
     rollbox_run_free(call->run);
+    call->box->n_late_calls--;
     box_unref(call->box);
     free(call);
 }
@@ -52,15 +54,17 @@ static void try_call(struct loop_timer *timer) {
         free_call(call);
 }
 
-void late_call_start(
+bool late_call_start(
     struct exchange *exchange, const char *id, const struct rollbox_call_options *options) {
-    struct late_call *call = calloc(1, sizeof *call);
+    struct late_call *call =
+        exchange->box->n_late_calls < LATE_MAX ? calloc(1, sizeof *call) : NULL;
 
     if (!call)
-        return;
+        return false;
     call->server = exchange->server;
     call->box = exchange->box;
     call->box->references++;
+    call->box->n_late_calls++;
     call->options = *options;
     (void)snprintf(call->id, sizeof call->id, "%s", id);
     if (options->terminal)
@@ -72,4 +76,5 @@ void late_call_start(
     call->options.callback = on_called;
     call->options.userdata = call;
     try_call(&call->timer);
+    return true;
 }

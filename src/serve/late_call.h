@@ -1,15 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A signal or a terminal's size for a command that may still be on its way into its sandbox: the
- * call is made again until the command is there. Nobody waits for its answer.
+ * call is made again until the command is there. Nobody waits for its answer. A sandbox has a
+ * bounded number of such calls, for a client may send them faster than the engine takes them.
  */
 #ifndef ROLLBOX_SERVE_LATE_CALL_H
 #define ROLLBOX_SERVE_LATE_CALL_H
 
 #include "serve/server.h"
 
-/* For the command `id` of the exchange's sandbox; the options are copied. */
-void late_call_start(
+/* For the command `id` of the exchange's sandbox; the options are copied. False: there are too
+ * many, or no memory. */
+bool late_call_start(
     struct exchange *exchange, const char *id, const struct rollbox_call_options *options);
 
 #endif

@@ -43,6 +43,7 @@ struct box {
     struct rollbox_sandbox *handle;
     struct rollbox_sandbox **old_handles; /* of engines before: a thread may use one */
     size_t n_old_handles;
+    unsigned n_late_calls; /* late_call.c */
     json_t *labels;
     char lease[SERVER_NAME_MAX + 1]; /* "": none */
     uint64_t number;                 /* random: never used again */

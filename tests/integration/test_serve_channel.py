@@ -96,6 +96,17 @@ def test_input_above_the_window_ends_the_channel(server, box):  # noqa: F811
     until(lambda: server.call("GET", box + "/execs")[1]["execs"][0]["state"] == "ended")
 
 
+def test_more_signals_than_the_sandbox_takes_end_the_channel(server, box):  # noqa: F811
+    with Socket(server, box + "/channel") as one:
+        one.send({"start": {"argv": ["sleep", "1000"], "streams": [1]}})
+        one.next()
+        signal = websocket.frame(websocket.TEXT, b'{"signal": "WINCH", "scope": "main"}')
+        one.sock.sendall(signal * 20000)
+        one.all()
+        assert int.from_bytes(one.closed[:2], "big") == 1008
+    assert server.call("GET", box)[0] == 200
+
+
 def test_command_ends_with_its_channel_unless_it_is_detached(server, box):  # noqa: F811
     for detached in (False, True):
         with Socket(server, box + "/channel") as one:
