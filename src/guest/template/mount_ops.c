@@ -170,11 +170,22 @@ static void note_other(const struct plan_op *op, const struct stat *st) {
     n += op->inode != 0;
 }
 
+/* Mounts a tree at the op's path, which exists. */
+static int attach_tree(int root, int tree, const struct plan *plan, const struct plan_op *op) {
+    int target = open_strictly(root, path_below(plan_text(plan, op->path)), O_PATH);
+
+    if (target < 0)
+        return target;
+    int r = sys_move_mount(tree, "", target, "", MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH);
+    close(target);
+    return r;
+}
+
 static int bind_from_host(int root, int host, const struct plan *plan, const struct plan_op *op) {
     struct mount_attr attributes = { .attr_set = op->mode };
     unsigned recursive = op->kind == PLAN_OP_BIND ? AT_RECURSIVE : 0;
     struct stat st;
-    int target = -EBADF, tree = -EBADF, ids = -EBADF, r;
+    int tree = -EBADF, ids = -EBADF, r;
 
     int source = open_strictly(host, path_below(plan_text(plan, op->source)), O_PATH);
     if (source < 0)
@@ -200,13 +211,9 @@ static int bind_from_host(int root, int host, const struct plan *plan, const str
     if (r >= 0)
         r = sys_mount_setattr(tree, "", AT_EMPTY_PATH | recursive, &attributes);
     if (r >= 0)
-        r = target = open_strictly(root, path_below(plan_text(plan, op->path)), O_PATH);
-    if (r >= 0)
-        r = sys_move_mount(tree, "", target, "", MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH);
+        r = attach_tree(root, tree, plan, op);
     if (ids >= 0)
         close(ids);
-    if (target >= 0)
-        close(target);
     if (tree >= 0)
         close(tree);
     close(source);
@@ -220,7 +227,7 @@ static int make_device(int root, int host, const struct plan *plan, const struct
     struct mount_attr devices = { .attr_clr = MOUNT_ATTR_NODEV };
     struct mount_attr attributes = { .attr_set = op->mode };
     int source = open_strictly(host, path_below(plan_text(plan, op->source)), O_PATH);
-    int tree = -EBADF, target = -EBADF, r;
+    int tree = -EBADF, r;
     struct stat st;
 
     if (source < 0)
@@ -246,11 +253,7 @@ static int make_device(int root, int host, const struct plan *plan, const struct
     if (r >= 0)
         r = make_target(root, plan_text(plan, op->path), S_IFREG);
     if (r >= 0)
-        r = target = open_strictly(root, path_below(plan_text(plan, op->path)), O_PATH);
-    if (r >= 0)
-        r = sys_move_mount(tree, "", target, "", MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH);
-    if (target >= 0)
-        close(target);
+        r = attach_tree(root, tree, plan, op);
     if (tree >= 0)
         close(tree);
     close(own);
