@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Optional, Union
 
-from ._core import errors, ffi
 from ._core.policy import Policy
+from ._core.program import program, program_error
 
 PathLike = Union[str, "os.PathLike[str]"]
 
@@ -51,13 +51,6 @@ class BuiltImage:
     steps: tuple[BuiltStep, ...]
 
 
-def _program() -> str:
-    for place in ffi.find_binary("rollbox"):
-        if place.is_file():
-            return str(place)
-    raise errors.FeatureMissing("the program rollbox is not there; install the whole package")
-
-
 def _command(
     context: PathLike,
     tag: Optional[str],
@@ -70,7 +63,7 @@ def _command(
     policy: Optional[Policy],
     progress: bool,
 ) -> tuple[list[str], Optional[bytes]]:
-    words = [_program(), "image", "build", "--json"]
+    words = [program(), "image", "build", "--json"]
     words.append("--progress=plain" if progress else "--progress=quiet")
     if tag is not None:
         words.append(f"--tag={tag}")
@@ -87,20 +80,6 @@ def _command(
     if text is not None:
         words.append("--policy=-")
     return [*words, "--", os.fspath(context)], text
-
-
-def _failure(text: bytes) -> errors.RollboxError:
-    """The last line of standard error is the error, as JSON."""
-    try:
-        found = json.loads(text.splitlines()[-1])["error"]
-    except (IndexError, ValueError, KeyError, TypeError):
-        return errors.InternalError(text.decode(errors="replace") or "the build was killed")
-    for name in errors.__all__:
-        kind = getattr(errors, name)
-        if kind.code == found["code"]:
-            failure: errors.RollboxError = kind(found["message"], stage=found.get("stage", ""))
-            return failure
-    return errors.RollboxError(found["message"])
 
 
 def _answer(text: bytes) -> BuiltImage:
@@ -160,7 +139,7 @@ def _finish(status: int, out: bytes, err: bytes, progress: bool) -> BuiltImage:
     if progress:
         os.write(2, err)
     if status:
-        raise _failure(err)
+        raise program_error(err)
     return _answer(out)
 
 

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Callable, Optional, Union
 
-from ._core import errors, ffi
+from ._core.program import program, program_error
 
 Path = Union[str, "os.PathLike[str]"]
 Progress = Callable[[dict[str, Any]], None]
@@ -99,11 +99,8 @@ class Exported:
 
 
 def _words(arguments: Sequence[Optional[str]]) -> list[str]:
-    for place in ffi.find_binary("rollbox"):
-        if place.is_file():
-            given = [word for word in arguments if word is not None]
-            return [str(place), *given[:2], "--json", *given[2:]]
-    raise errors.EngineStartFailed("the program rollbox is missing; install the whole package")
+    given = [word for word in arguments if word is not None]
+    return [program(), *given[:2], "--json", *given[2:]]
 
 
 def _option(name: str, value: Any) -> Optional[str]:
@@ -112,22 +109,6 @@ def _option(name: str, value: Any) -> Optional[str]:
 
 def _flag(name: str, value: bool) -> Optional[str]:
     return f"--{name}" if value else None
-
-
-def _failure(text: bytes) -> errors.RollboxError:
-    """The last line of standard error is the error, as JSON."""
-    try:
-        found = json.loads(text.splitlines()[-1])["error"]
-    except (IndexError, ValueError, KeyError, TypeError):
-        return errors.InternalError(text.decode(errors="replace") or "the command was killed")
-    for name in errors.__all__:
-        kind = getattr(errors, name)
-        if kind.code == found["code"]:
-            failure: errors.RollboxError = kind(
-                found["message"], stage=found["stage"], errno=found.get("errno") or None
-            )
-            return failure
-    return errors.RollboxError(found["message"], stage=found["stage"])
 
 
 class _Events:
@@ -168,7 +149,7 @@ def _call(
             process.kill()
             raise
     if process.returncode:
-        raise _failure(failed)
+        raise program_error(failed)
     return events.answer
 
 
@@ -201,7 +182,7 @@ async def _call_async(
         await asyncio.gather(failure, process.wait(), return_exceptions=True)
         raise
     if process.returncode:
-        raise _failure(failed)
+        raise program_error(failed)
     return events.answer
 
 

@@ -544,11 +544,16 @@ def take_json(pointer: ctypes.c_void_p) -> Any:
     return json.loads(text) if text else None
 
 
-_by_number: dict[int, type[RollboxError]] = {
-    cls.number: cls
-    for cls in vars(errors).values()
-    if isinstance(cls, type) and issubclass(cls, RollboxError) and cls.number
-}
+_classes = [
+    cls for cls in vars(errors).values() if isinstance(cls, type) and issubclass(cls, RollboxError)
+]
+_by_number: dict[int, type[RollboxError]] = {cls.number: cls for cls in _classes if cls.number}
+_by_code: dict[str, type[RollboxError]] = {cls.code: cls for cls in _classes}
+
+
+def exception_class(code: str) -> Optional[type[RollboxError]]:
+    """The Python exception of an error's code; None: there is none."""
+    return _by_code.get(code)
 
 
 def exception(error: Error) -> RollboxError:

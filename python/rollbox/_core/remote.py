@@ -43,13 +43,8 @@ _REFUSED_S = 30
 """How long a transfer is tried for which the sandbox has no room."""
 _KILLED_MAX = 7
 _SCHEMES = ("http://", "https://", "unix:")
-_CODES: dict[str, type[RollboxError]] = {
-    one.code: one
-    for one in vars(errors).values()
-    if isinstance(one, type) and issubclass(one, RollboxError)
-}
 # Codes of the server's own.
-_CODES.update(
+_CODES: dict[str, type[RollboxError]] = dict(
     quota_exceeded=errors.ResourceExhausted,
     draining=errors.ResourceExhausted,
     policy_forbidden=errors.PathDenied,
@@ -380,7 +375,8 @@ def _renew(remote: weakref.ref[Remote], lease: str, stop: threading.Event) -> No
 def problem_error(answer: Any, status: int) -> RollboxError:
     """The exception for a problem of the server."""
     problem = answer if isinstance(answer, dict) else {}
-    cls = _CODES.get(problem.get("code", ""), errors.InternalError)
+    code = problem.get("code", "")
+    cls = ffi.exception_class(code) or _CODES.get(code, errors.InternalError)
     return cls(
         problem.get("detail") or f"the server answered with status {status}",
         stage=problem.get("stage", "request"),
