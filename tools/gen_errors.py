@@ -38,27 +38,67 @@ BASES = {
 ADVICE = {
     "INVALID_ARGUMENT": "Correct the call; the message names the argument and its allowed values.",
     "POLICY_INVALID": "Correct the policy. `rollbox policy check FILE` lists the same problems.",
-    "PATH_NOT_FOUND": "Correct the path, or make the file first. rollbox looks it up when a client prepares the policy.",
-    "PATH_DENIED": "Grant only paths that the user who runs rollbox may use; a sandbox never has more rights than its owner. A registry that refuses the credentials of `rollbox image pull` or `push` is this error, too: log in, or give `--authfile`.",
-    "FEATURE_MISSING": "`rollbox doctor` shows which feature is missing and how to enable it. The code is also for a program of the host that is missing (skopeo), for keys of a policy that exclude each other, and for a process with a resource that no checkpoint can hold; the message names it. rollbox never continues with less isolation than the policy asks for.",
-    "COMMAND_NOT_FOUND": "Look at `argv[0]`, at `PATH` inside the sandbox, and at whether `fs_readable` grants the program's directory.",
+    "PATH_NOT_FOUND": (
+        "Correct the path, or make the file first. rollbox looks it up when a client prepares the policy."
+    ),
+    "PATH_DENIED": (
+        "Grant only paths that the user who runs rollbox may use; a sandbox never has more rights than "
+        "its owner. A registry that refuses the credentials of `rollbox image pull` or `push` is this "
+        "error, too: log in, or give `--authfile`."
+    ),
+    "FEATURE_MISSING": (
+        "`rollbox doctor` shows which feature is missing and how to enable it. The code is also for a "
+        "program of the host that is missing (skopeo), for keys of a policy that exclude each other, and "
+        "for a process with a resource that no checkpoint can hold; the message names it. rollbox never "
+        "continues with less isolation than the policy asks for."
+    ),
+    "COMMAND_NOT_FOUND": (
+        "Look at `argv[0]`, at `PATH` inside the sandbox, and at whether `fs_readable` grants the "
+        "program's directory."
+    ),
     "NOT_EXECUTABLE": "Set the execute bit, or check the interpreter in the `#!` line and the program's architecture.",
     "BAD_CWD": "Grant the directory, or make it with `files`.",
-    "SETUP_FAILED": "The message names the operation, its object and the errno. Run `rollbox doctor`. The code also means that a process of rollbox was killed from outside. If that was the dump worker, and it was making a system call in a process of the sandbox, all processes of the sandbox are killed and its commands end with this error.",
-    "RESOURCE_EXHAUSTED": "Try again later, or with fewer sandboxes at a time. `batch` and `run_many` retry by themselves.",
+    "SETUP_FAILED": (
+        "The message names the operation, its object and the errno. Run `rollbox doctor`. The code also "
+        "means that a process of rollbox was killed from outside. If that was the dump worker, and it was "
+        "making a system call in a process of the sandbox, all processes of the sandbox are killed and "
+        "its commands end with this error."
+    ),
+    "RESOURCE_EXHAUSTED": (
+        "Try again later, or with fewer sandboxes at a time. `batch` and `run_many` retry by themselves."
+    ),
     "HOST_OUT_OF_MEMORY": "Run fewer sandboxes at a time, or lower `max_memory`. Never score this error.",
     "ENGINE_START": "The message names the program that was tried; `ROLLBOX_ENGINE` names another one.",
-    "ENGINE_LOST": "Hibernated sessions in the store are kept. In Python the next call starts another engine, or connects to the engine that serves the socket then. Repeat a run if that is safe, and open a session again. In C, close the handle and open another.",
+    "ENGINE_LOST": (
+        "Hibernated sessions in the store are kept. In Python the next call starts another engine, or "
+        "connects to the engine that serves the socket then. Repeat a run if that is safe, and open a "
+        "session again. In C, close the handle and open another."
+    ),
     "ENGINE_BUSY": "Use the running engine, or choose another socket path.",
     "PROTOCOL": "Use the same version of library and engine; restart a shared engine after an upgrade.",
-    "NOT_FOUND": "Check the name or id. The engine forgets an ended operation or sandbox after a while. The code is also for an image or volume that the store does not have, and for an image, tag or platform that a registry does not have.",
+    "NOT_FOUND": (
+        "Check the name or id. The engine forgets an ended operation or sandbox after a while. The code "
+        "is also for an image or volume that the store does not have, and for an image, tag or platform "
+        "that a registry does not have."
+    ),
     "CANCELLED": "There is nothing to correct.",
     "IO": "The message names the file and the errno.",
     "INTERNAL": "Report the message, and try again meanwhile.",
-    "CONFLICT": "Look at the changes on the host; commit again with force to overwrite them. The code is also for a volume to which another sandbox writes, or which a sandbox uses while it is to be removed; for a name or address that is taken; and for a layer or file that changes while it is read. Nothing was done then: wait for the other one, or choose another name.",
+    "CONFLICT": (
+        "Look at the changes on the host; commit again with force to overwrite them. The code is also for "
+        "a volume to which another sandbox writes, or which a sandbox uses while it is to be removed; for "
+        "a name or address that is taken; and for a layer or file that changes while it is read. Nothing "
+        "was done then: wait for the other one, or choose another name."
+    ),
     "DAMAGED": "`rollbox store fsck` lists all damaged objects; import them or make them again.",
-    "ENGINE_UNTRUSTED": "Use a socket in a directory that is yours alone, or start an engine of your own. If you trust that user, set `ROLLBOX_TRUST_UID` to the user's id.",
-    "GUEST_INTERFERED": "The guest is at fault: score it as you score a guest that breaks its sandbox. Kill its processes (`kill`), or go back with `reset`, and repeat the call.",
+    "ENGINE_UNTRUSTED": (
+        "Use a socket in a directory that is yours alone, or start an engine of your own. If you trust "
+        "that user, set `ROLLBOX_TRUST_UID` to the user's id."
+    ),
+    "GUEST_INTERFERED": (
+        "The guest is at fault: score it as you score a guest that breaks its sandbox. Kill its processes "
+        "(`kill`), or go back with `reset`, and repeat the call."
+    ),
 }
 
 # Of the rows whose text is too long for a summary line.
