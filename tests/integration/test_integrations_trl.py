@@ -146,6 +146,7 @@ def test_code_reward_of_a_lost_engine_is_none(caplog):
         assert reward([DOUBLE], cases=[CASES]) == [1.0]
         kill()
         assert reward([DOUBLE], cases=[CASES]) == [None]
+        assert reward([DOUBLE, "no program"], cases=[CASES] * 2) == [None, 0.0]
         assert "rollbox failed" in caplog.text
 
 

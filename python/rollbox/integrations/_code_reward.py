@@ -14,12 +14,22 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Optional
 
 from .._batch import code_job, run_many
-from .._core.errors import InvalidArgument
+from .._core.errors import (
+    FeatureMissing,
+    InvalidArgument,
+    PathDenied,
+    PathNotFound,
+    PolicyInvalid,
+    RollboxError,
+)
 from .._core.options import PolicyLike
 from .._core.result import Outcome, Result
 from ._common import EngineLike, ended_by, engine_at
 
 _FENCE = re.compile(r"```[ \t]*([\w+-]*)[^\n]*\n(.*?)```", re.DOTALL)
+
+# The caller's mistakes, which no other answer would avoid. They are raised.
+_MISTAKES = (InvalidArgument, PolicyInvalid, PathNotFound, PathDenied, FeatureMissing)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,6 +129,10 @@ def _outcome(result: Result[Any], wanted: str) -> str:
     return "passed" if _same(result.stdout, wanted) else "wrong"
 
 
+def _no_program(cases: Sequence[Any]) -> Score:
+    return Score(0.0, 0, len(cases), ("no program",) * len(cases))
+
+
 def score_programs(
     programs: Sequence[Optional[str]],
     cases: Iterable[Sequence[tuple[str, str]]],
@@ -150,17 +164,27 @@ def score_programs(
         if program is not None
         for case in own
     ]
-    results = iter(
-        run_many(
-            jobs, concurrency, policy, engine=engine_at(engine, token), text=True, progress=False
+    try:
+        at = engine_at(engine, token)
+        results = iter(
+            run_many(jobs, concurrency, policy, engine=at, text=True, progress=False)
+            if jobs
+            else ()
         )
-        if jobs
-        else ()
-    )
+    except _MISTAKES:
+        raise
+    except RollboxError as problem:
+        name = type(problem).__name__
+        return [
+            Score(None, 0, len(own), (name,) * len(own), str(problem))
+            if program is not None
+            else _no_program(own)
+            for program, own in zip(programs, given)
+        ]
     scores = []
     for program, own in zip(programs, given):
         if program is None:
-            scores.append(Score(0.0, 0, len(own), ("no program",) * len(own)))
+            scores.append(_no_program(own))
             continue
         ended = [(next(results), wanted) for _, wanted in own]
         outcomes = tuple(_outcome(result, wanted) for result, wanted in ended)

@@ -71,6 +71,12 @@ def remark_on(result: Result[Any]) -> str:
     }.get(result.outcome, "")
 
 
+def ending_of(result: Result[Any]) -> str:
+    """What a tool's text says at its end: the limit, or the exit status unless it is 0."""
+    status = status_of(result)
+    return remark_on(result) or (f"\n[exit status {status}]" if status != 0 else "")
+
+
 def ended_by(result: Result[Any]) -> Optional[str]:
     """The name of the limit that ended a command; None if the command ended by itself."""
     return {

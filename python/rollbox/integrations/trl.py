@@ -21,7 +21,7 @@ from .._core.options import PolicyLike
 from .._sandbox import Sandbox
 from .._snapshots import Snapshot
 from ._code_reward import cases_of, program_of, score_programs, text_of
-from ._common import EngineLike, Source, one_stream, remark_on, status_of
+from ._common import EngineLike, Source, ending_of, one_stream
 
 _log = logging.getLogger(__name__)
 
@@ -181,9 +181,7 @@ class RollboxEnvironment:
         except RollboxError as problem:
             self._failed(problem)
             raise
-        status = status_of(result)
-        remark = remark_on(result) or (f"\n[exit status {status}]" if status != 0 else "")
-        return self._factory.shorten(result.stdout) + remark
+        return self._factory.shorten(result.stdout) + ending_of(result)
 
     def read_file(self, path: str) -> str:
         """Read a text file of the sandbox.
