@@ -89,9 +89,9 @@ demo: all
 
 # The adapters against the frameworks themselves, which are large, and what users install: the wheel in a container's image, the Debian
 # packages in a clean root (as root). Not part of check, where those tests are skipped.
-FRAMEWORKS := pytest inspect_ai mini-swe-agent==2.4.6 transformers omegaconf
+FRAMEWORKS := pytest inspect_ai mini-swe-agent==2.4.6 transformers omegaconf chz
 # Their dependencies are torch and Ray, gigabytes that the adapters' tests do not need.
-FRAMEWORKS_ALONE := verl==0.9.1
+FRAMEWORKS_ALONE := verl==0.9.1 tinker-cookbook==0.6.1
 integrations: all
 	@tools/setup venv .venv-integrations $(FRAMEWORKS)
 	@.venv-integrations/bin/python -m pip install --quiet --disable-pip-version-check --no-deps $(FRAMEWORKS_ALONE)
