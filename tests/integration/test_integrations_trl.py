@@ -44,7 +44,9 @@ def test_reset_goes_back_and_prepares_the_row():
     assert environment.reset(task="one", prompt=[]) == "The file is /tmp/task (one)."
     assert environment.run_command("cat /tmp/s /tmp/task; rm /tmp/s; touch /tmp/left") == "s\none"
     environment.reset(task="two")
-    assert environment.run_command("cat /tmp/s /tmp/task; ls /tmp/left; exit 3").startswith("s\ntwo")
+    assert environment.run_command("cat /tmp/s /tmp/task; ls /tmp/left; exit 3").startswith(
+        "s\ntwo"
+    )
     assert environment.write_file("/tmp/w", "text") and environment.read_file("/tmp/w") == "text"
     with pytest.raises(NotFound):
         environment.read_file("/tmp/none")

@@ -85,7 +85,9 @@ def test_tool_keeps_its_state_in_one_rollout_only(tools, tmp_path):
         assert metrics["rollbox_exit_status"] == 3
         assert (await call(python, a, code="print(open('/tmp/f').read())"))[0].text == "kept\n\n"
         assert "No such file" in (await call(shell, b, command="cat /tmp/f"))[0].text
-        found = await asyncio.gather(*[call(shell, rollout(f"p{i}"), command="id") for i in range(8)])
+        found = await asyncio.gather(
+            *[call(shell, rollout(f"p{i}"), command="id") for i in range(8)]
+        )
         assert all("uid" in response.text for response, _, _ in found)
         with pytest.raises(InvalidArgument, match="command"):
             await call(shell, a, nonsense=1)
