@@ -14,7 +14,6 @@ from __future__ import annotations
 import os
 import pathlib
 import posixpath
-import threading
 from collections.abc import Mapping
 from typing import Any, ClassVar, Optional, Union
 
@@ -23,47 +22,18 @@ from .._core.options import PolicyLike
 from .._core.policy import Policy
 from .._core.result import Outcome
 from .._engine import Engine
-from .._sandbox import Sandbox
 from ..aio._sandbox import AsyncSandbox
 from ..aio._threads import run_in_thread
-from ._common import policy_for, remark_on, status_of, with_resources
+from ._common import (
+    fork_of_setup,
+    one_stream,
+    policy_for,
+    remark_on,
+    status_of,
+    with_resources,
+)
 
 LocalPath = Union[str, pathlib.Path]
-
-
-class _Templates:
-    """Sandboxes that were set up once, to be forked.
-
-    They live as long as their engine or this process.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._made: dict[tuple[str, str, Optional[Engine]], Sandbox] = {}
-
-    def fork(self, policy: Policy, setup: str, engine: Optional[Engine]) -> Sandbox:
-        """A fork of the sandbox in which `setup` has run."""
-        with self._lock:
-            template = self._made.get((policy.to_json(), setup, engine))
-            if template is not None and template._session().connection.retired:
-                template = None
-            if template is None:
-                template = Sandbox(policy, engine=engine)
-                template.exec(setup, check=True)
-                template.snapshot()
-                self._made[policy.to_json(), setup, engine] = template
-        return template.fork(1)[0]
-
-
-_templates = _Templates()
-
-
-def _after_fork() -> None:
-    global _templates
-    _templates = _Templates()
-
-
-os.register_at_fork(after_in_child=_after_fork)
 
 
 class Container:
@@ -111,7 +81,7 @@ class Container:
             box = AsyncSandbox(self._policy, engine=self._engine)
         else:
             box = AsyncSandbox.of(
-                await run_in_thread(_templates.fork, self._policy, self._setup, self._engine)
+                await run_in_thread(fork_of_setup, self._policy, self._setup, self._engine)
             )
         self._box = await box.__aenter__()
         if self.default_workdir is not None and not await box.exists(self.default_workdir):
@@ -157,9 +127,8 @@ class Container:
         """
         from ares.containers import containers
 
-        # In a line of its own, so that a heredoc at the command's end stays one.
         result = await self.sandbox.exec(
-            "exec 2>&1\n" + command,
+            one_stream(command),
             cwd=workdir or self.default_workdir,
             env={**self._env, **(env or {})},
             timeout=timeout_s,
