@@ -18,9 +18,13 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 TESTS = ROOT / "tests/integration"
 
+NEMO_GYM = """omegaconf hydra-core pydantic rich aiohttp httpx psutil openai fastapi uvicorn orjson
+    requests tqdm devtools"""
 # name, Python, packages, packages without what they depend on
 ADAPTERS = [
     ("harbor", "3.12", ["harbor==0.26.0"], []),
+    # Its requirements name every server and trainer; these are enough for its sandbox API.
+    ("nemo_gym", "3.13", NEMO_GYM.split(), ["nemo-gym==0.7.0"]),
 ]
 
 
@@ -56,9 +60,7 @@ def installed(python, name, packages, bare):
     theirs = next(place.glob("lib/python*/site-packages")) / "rollbox"
     shutil.rmtree(theirs, ignore_errors=True)
     shutil.copytree(own, theirs, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copytree(
-        f"{sys.prefix}/libexec/rollbox", place / "libexec/rollbox", dirs_exist_ok=True
-    )
+    shutil.copytree(f"{sys.prefix}/libexec/rollbox", place / "libexec/rollbox", dirs_exist_ok=True)
     shutil.copy(f"{sys.prefix}/bin/rollbox", place / "bin/rollbox")
     return program
 

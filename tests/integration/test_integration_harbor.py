@@ -235,7 +235,9 @@ def test_setup_runs_once_and_environments_are_forks(environment):
         for one in made:
             await one.start(False)
         for number, one in enumerate(made):
-            assert (await one.exec(f"echo {number} >>/setup; cat /setup")).stdout == f"once\n{number}\n"
+            assert (
+                await one.exec(f"echo {number} >>/setup; cat /setup")
+            ).stdout == f"once\n{number}\n"
             await one.stop(True)
 
     asyncio.run(main())
