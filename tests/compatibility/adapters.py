@@ -25,6 +25,7 @@ ADAPTERS = [
     ("harbor", "3.12", ["harbor==0.26.0"], []),
     # Its requirements name every server and trainer; these are enough for its sandbox API.
     ("nemo_gym", "3.13", NEMO_GYM.split(), ["nemo-gym==0.7.0"]),
+    ("verifiers", "3.12", ["verifiers==0.4.0"], []),
 ]
 
 
