@@ -26,6 +26,7 @@ ADAPTERS = [
     # Its requirements name every server and trainer; these are enough for its sandbox API.
     ("nemo_gym", "3.13", NEMO_GYM.split(), ["nemo-gym==0.7.0"]),
     ("verifiers", "3.12", ["verifiers==0.4.0"], []),
+    ("openenv", "3.12", ["openenv==0.10.0"], []),
 ]
 
 
