@@ -9,6 +9,7 @@
 #include "base/cleanup.h"
 #include "cli/cli.h"
 #include "cli/policy.h"
+#include "cli/store_program.h"
 
 static bool is_url(const char *text) {
     return text && (!strncmp(text, "http://", 7) || !strncmp(text, "https://", 8) ||
@@ -294,7 +295,13 @@ static int call_list(const struct options *options) {
 
 static int call_remote(const struct options *options) {
     unsigned __int128 bit = options->command->bit;
+    const char *image = options_text(options, OPTION_IMAGE);
 
+    if (image && store_program_is_reference(image))
+        return cli_fail(options,
+            "--image %s: a server starts from images of its own store; pull it there, and give "
+            "its name",
+            image);
     if (bit == COMMAND_RUN)
         return remote_run(options);
     if (bit == COMMAND_EXEC)

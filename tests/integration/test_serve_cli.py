@@ -143,6 +143,11 @@ def test_address_and_token_come_from_the_environment(client):
     assert wrong.returncode == 125 and b"/dev/null" in wrong.stderr
 
 
+def test_image_of_a_registry_is_not_pulled_here_for_a_server(client):
+    client("run", "--image", "docker://localhost:1/none", "true", status=125)
+    assert "a server starts from images of its own store" in client.err
+
+
 def test_failures_name_the_server(client):
     client.url = "http://127.0.0.1:1"
     client("run", "true", status=125)

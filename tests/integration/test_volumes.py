@@ -129,7 +129,7 @@ def test_reset_and_hibernation_of_a_writer(engine, data):
         box.reset(state)
         assert box.exec("cat /data/f /tmp/f").text == "2\n1\n"
         box.hibernate()
-        assert volume("inspect", "data")["use"] == "free"
+        until(lambda: volume("inspect", "data")["use"] == "free")
         with Sandbox(at(), engine=engine) as other:
             other.exec("echo 3 > /data/f", check=True)
             with pytest.raises(Conflict):

@@ -29,6 +29,9 @@
 #define MAX_LOOK_NS 250000000ll /* and far from the limit */
 /* The longest time between two measurements. Space that is freed elsewhere hides growth. */
 #define MEASURE_NS 2000000000ll
+/* Measurements after the processes met the limit: one may have begun before they ended, and the
+ * next one finds all that they wrote. Neither may end the command that comes after them. */
+#define SETTLING 2u
 #define BYTES_A_SECOND 4294967296ull
 #define BYTES_A_FILE 16384u /* a volume may have one file for so many bytes of its limit, ... */
 #define FILES_LEAST 1024u   /* ... and these besides */
@@ -52,7 +55,9 @@ struct held_volume {
     bool is_measuring;
     uint64_t bytes, entries;                     /* as of the last measurement */
     uint64_t tolerated_bytes, tolerated_entries; /* the boxes have met their limit for these */
-    uint64_t free_bytes;                         /* of the file system at the last measurement */
+    unsigned
+        settling; /* so many measurements may find what was written until the processes ended */
+    uint64_t free_bytes; /* of the file system at the last measurement */
     int64_t measured_ns;
 };
 
@@ -107,10 +112,16 @@ static void check_limit(struct held_volume *held) {
 
     if (!is_over)
         held->tolerated_bytes = held->tolerated_entries = 0;
+    const bool is_settling = held->settling > 0;
+
+    held->settling -= is_settling;
     if (!is_over || !has_grown)
         return;
     held->tolerated_bytes = MAX(held->tolerated_bytes, held->bytes);
     held->tolerated_entries = MAX(held->tolerated_entries, held->entries);
+    if (is_settling)
+        return;
+    held->settling = SETTLING;
     log_at(LOG_INFO, "volume", ABOUT(.sandbox = NULL),
         "volume %s exceeds its limit: it has %llu bytes in %llu files", held->name,
         (unsigned long long)held->bytes, (unsigned long long)held->entries);
