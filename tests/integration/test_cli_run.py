@@ -550,6 +550,8 @@ def page_of(command):
         return "rollbox-run.1.scd"
     if command == "debug dump":
         return "rollbox-engine.1.scd"
+    if command == "image build":
+        return "rollbox-image-build.1.scd"
     if first in ("serve", "token"):
         return "rollbox-serve.1.scd"
     if first == "net":

@@ -136,7 +136,7 @@ print(get(), flush=True); input(); c.auto_open = 0; print(get(), flush=True)
 @pytest.mark.parametrize(
     "words, problem",
     [
-        (["--net", "host", "box"], "net set takes loopback"),
+        (["--net", "host", "box"], "net set accepts only loopback"),
         (["box"], "--net loopback to withdraw all rules"),
         (["--net", "loopback", "--allow", "a.org", "box"], "either --net loopback or rules"),
     ],

@@ -127,7 +127,7 @@ def test_command_line_accepts_an_interpreter(places, tmp_path):
     assert cli("run", "--python", python, "--", "python3", "-c", SHOW).stdout.split()[0] == "42"
     job = json.dumps({"id": 1, "code": SHOW, "language": "python"}) + "\n"
     assert json.loads(cli("batch", "--python", python, "-", stdin=job).stdout)["stdout"].split()[0] == "42"
-    for wrong, why in ((str(tmp_path / "none"), "No such file"), (str(tmp_path), "no program")):
+    for wrong, why in ((str(tmp_path / "none"), "No such file"), (str(tmp_path), "is not a program")):
         done = cli("run", "--python", wrong, "--", "true")
         assert done.returncode == 125 and why in done.stderr and "python" in done.stderr, done
 

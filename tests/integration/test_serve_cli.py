@@ -57,7 +57,7 @@ def test_run_has_input_output_and_status(client):
 def test_sandbox_is_used_by_the_same_commands_as_a_local_one(client, tmp_path):
     tmp_path.chmod(0o777)
     for parent in tmp_path.parents[:3]:
-        parent.chmod(0o755)
+        parent.chmod(parent.stat().st_mode | 0o011)
     assert client("create", "--name", "box", "--ttl", "300") == "box\n"
     assert client("exec", "box", "--", "sh", "-c", "echo out; echo err >&2; exit 5", status=5) == (
         "out\n"

@@ -29,10 +29,10 @@ MODULES = (
     "test_snapshot_show",
 )
 DIFFERENCES = {
-    "test_python_session.py::test_name_is_unique": "a name that is taken is Conflict",
-    "test_python_session.py::test_detached_session_needs_a_shared_engine": "a server needs --state",
+    "test_python_session.py::test_name_is_unique": "a name that is taken raises `Conflict`",
+    "test_python_session.py::test_detached_session_needs_a_shared_engine": "need a server with `--state`",
     "test_python_run.py::test_kinds_of_arguments": "arguments are UTF-8",
-    "test_python_run.py::test_big_stdin": "at most 16 MiB",
+    "test_python_run.py::test_big_stdin": "at most 16 MiB together",
     "test_snapshot_show.py::test_python_shows_and_verifies": "need the snapshot's name",
 }
 SAMPLE = (
