@@ -14,6 +14,7 @@
 #include "base/buf.h"
 #include "base/cleanup.h"
 #include "base/error.h"
+#include "base/text.h"
 #include "base/utf8.h"
 
 static const char *const names[] = {
@@ -40,7 +41,7 @@ int words_take(struct words *words, char *take_text) {
 }
 
 int words_add(struct words *words, const char *text, size_t length) {
-    return words_take(words, strndup(text, length));
+    return words_take(words, text_copy(text, length));
 }
 
 void words_done(struct words *words) {
@@ -260,7 +261,7 @@ static int find_heredoc(
     if (at == begin || (quote && at == length))
         return 0;
     *ret_heredoc =
-        (struct heredoc){ .name = strndup(word + begin, at - begin), .is_literal = quote != '\0' };
+        (struct heredoc){ .name = text_copy(word + begin, at - begin), .is_literal = quote != '\0' };
     return ret_heredoc->name ? 1 : -ENOMEM;
 }
 

@@ -13,6 +13,7 @@
 #include "base/array.h"
 #include "base/buf.h"
 #include "base/cleanup.h"
+#include "base/text.h"
 
 #define MAX_TOKENS 4096
 
@@ -207,7 +208,7 @@ int ignore_add(struct ignore *ignore, const char *pattern, size_t length) {
     pattern += blanks;
     length -= blanks;
     const bool includes = length && pattern[0] == '!';
-    auto_free char *text = strndup(pattern + includes, length - includes);
+    auto_free char *text = text_copy(pattern + includes, length - includes);
     char *clean = text ? glob_clean(text + strspn(text, " \t")) : NULL;
 
     if (!clean)

@@ -19,6 +19,7 @@
 #include "base/cleanup.h"
 #include "base/error.h"
 #include "base/fd.h"
+#include "base/text.h"
 #include "engine/protocol.h"
 #include "policy/policy.h"
 
@@ -292,7 +293,7 @@ static struct rollbox_plan *new_plan(struct rollbox_engine *engine, const char *
     plan->engine = engine;
     plan->hash = hash;
     plan->length = length;
-    plan->text = strndup(json, length);
+    plan->text = text_copy(json, length);
     plan->secrets = TAKE_PTR(*take_secrets);
     if (keeps_environment) {
         take_environment(&environment);
@@ -384,7 +385,7 @@ ROLLBOX_PUBLIC int rollbox_policy_plan(struct rollbox_engine *engine, const char
     if (r < 0)
         return r;
     if (!text)
-        text = strndup(json, length);
+        text = text_copy(json, length);
     if (!text)
         return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "policy", "out of memory");
     wire_begin(&message, PROTOCOL_EXPLAIN, 0);

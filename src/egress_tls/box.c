@@ -9,6 +9,7 @@
 
 #include "base/cleanup.h"
 #include "base/fd.h"
+#include "base/text.h"
 #include "net/match.h"
 
 #define MAX_SECRETS_BYTES (1u << 20)
@@ -249,8 +250,8 @@ static bool check_limits(const struct tls_box *box, struct ruling *ruling) {
 
 void box_rule_on(struct tls_box *box, size_t rule, const char *name, uint16_t port,
     struct http_text method, struct http_text target, struct ruling *ret) {
-    auto_free char *method_text = strndup(method.text, method.length);
-    auto_free char *path = strndup(target.text, target.length);
+    auto_free char *method_text = text_copy(method.text, method.length);
+    auto_free char *path = text_copy(target.text, target.length);
 
     *ret = (struct ruling){ .rule = -1, .values = BUF_INIT };
     if (method_text == NULL || path == NULL)

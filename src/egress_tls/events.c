@@ -8,6 +8,7 @@
 
 #include "base/cleanup.h"
 #include "base/fd.h"
+#include "base/text.h"
 
 #define MAX_PATH_SHOWN 1024
 /* rollbox-egress reads at once. With so many unread it is stuck, and the lost events are details of
@@ -115,8 +116,8 @@ void exchange_done(struct exchange *exchange) {
 void exchange_set(
     struct exchange *exchange, struct http_text method, struct http_text target, long rule) {
     exchange_done(exchange);
-    exchange->method = strndup(method.text, method.length);
-    exchange->path = strndup(target.text, MIN(target.length, (size_t)MAX_PATH_SHOWN));
+    exchange->method = text_copy(method.text, method.length);
+    exchange->path = text_copy(target.text, MIN(target.length, (size_t)MAX_PATH_SHOWN));
     exchange->rule = rule;
     if (exchange->method == NULL || exchange->path == NULL)
         exchange_done(exchange);

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "base/text.h"
 
 #define MAX_STREAMS 100
 #define STREAM_WINDOW (256u << 10)
@@ -327,7 +328,7 @@ static int change_fields(
             fields_add(ret, field_name(from, i), field_value(from, i), false) < 0)
             return -1;
     for (size_t i = 0; i < ruling->n_set; i++) {
-        auto_free char *name = strndup(ruling->set[i].name.text, ruling->set[i].name.length);
+        auto_free char *name = text_copy(ruling->set[i].name.text, ruling->set[i].name.length);
 
         for (char *c = name; c != NULL && *c != 0; c++)
             *c = (char)tolower((unsigned char)*c);

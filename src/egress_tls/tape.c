@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "base/text.h"
 
 void tape_end(struct tape *tape, bool is_complete) {
     if (is_complete)
@@ -25,8 +26,8 @@ void tape_begin(struct tape *tape, struct tls_box *box, const struct event_place
     if (!box_is_taped(box))
         return;
     tape->state = TAPE_REQUEST;
-    tape->method = strndup(method.text, method.length);
-    tape->target = strndup(target.text, target.length);
+    tape->method = text_copy(method.text, method.length);
+    tape->target = text_copy(target.text, target.length);
     tape->digest = EVP_MD_CTX_new();
     if (tape->method == NULL || tape->target == NULL || tape->digest == NULL ||
         EVP_DigestInit_ex(tape->digest, EVP_sha256(), NULL) != 1) {

@@ -11,6 +11,7 @@
 #include <yaml.h>
 
 #include "base/cleanup.h"
+#include "base/text.h"
 
 #define MAX_DEPTH 16
 #define MAX_VALUES 100000
@@ -81,7 +82,8 @@ static int read_entry(
     if (json_is_object(of)) {
         if (event.type != YAML_SCALAR_EVENT || event.data.scalar.anchor || event.data.scalar.tag)
             r2 = refuse(r->problem, "line %zu: a key must be a plain text", line);
-        else if (!(key = strndup((const char *)event.data.scalar.value, event.data.scalar.length)))
+        else if (!(key = text_copy(
+                       (const char *)event.data.scalar.value, event.data.scalar.length)))
             r2 = -ENOMEM;
         yaml_event_delete(&event);
         if (r2 == 0 && json_object_get(of, key))

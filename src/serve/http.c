@@ -14,6 +14,7 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/text.h"
 
 #define HEADERS_STEP 8u
 #define READ_BYTES ((size_t)64 << 10)
@@ -586,8 +587,8 @@ static int on_url(llhttp_t *parser, const char *at, size_t length) {
 
     if (!length || at[0] != '/' || memchr(at, '#', length))
         return refuse_later(connection, 400, "the request target is not a path");
-    connection->request.path = strndup(at, n);
-    connection->request.query = question ? strndup(question + 1, length - n - 1) : strdup("");
+    connection->request.path = text_copy(at, n);
+    connection->request.query = question ? text_copy(question + 1, length - n - 1) : strdup("");
     return connection->request.path && connection->request.query ? 0 : -1;
 }
 

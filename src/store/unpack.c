@@ -15,6 +15,7 @@
 #include "base/cleanup.h"
 #include "base/error.h"
 #include "base/remove_tree.h"
+#include "base/text.h"
 #include "store/fault.h"
 #include "store/files.h"
 #include "store/manifest.h"
@@ -408,7 +409,7 @@ static int write_data(struct unpack *unpack, const char *path, int fd, uint64_t 
 /* "SIZE;OFFSET,LENGTH;...": where the member's data belongs. The text is not terminated. */
 static int parse_sparse(const char *text, size_t length, uint64_t member_size, uint64_t *ret_size,
     struct segment **ret_segments, size_t *ret_n) {
-    auto_free char *copy = strndup(text, MIN(length, (size_t)65536));
+    auto_free char *copy = text_copy(text, MIN(length, (size_t)65536));
     auto_free struct segment *list = calloc(length / 4 + 1, sizeof *list);
     uint64_t data = 0, end = 0;
     size_t n = 0;
