@@ -284,6 +284,8 @@ struct rollbox_result {
     const char *isolation; /* JSON object: the isolation that was applied */
     struct rollbox_error error; /* code is ROLLBOX_OK unless the outcome is ERROR */
     const char *network; /* JSON object: what the command did in the network (net allow); or NULL */
+    double queue_ms;     /* in the engine's queue, before its set-up */
+    double setup_ms;     /* from there to the program's start; not in the JSON, like queue_ms */
 };
 
 /* Blocks until the run has ended, for at most timeout_ms (-1: no limit). Returns 0 and the result,
@@ -675,6 +677,7 @@ enum rollbox_call {
     ROLLBOX_CALL_DIFF,      /* snapshot: from; to; text */
     ROLLBOX_CALL_SIGNAL,    /* operation_id, signal_number, scope */
     ROLLBOX_CALL_RESIZE,    /* operation_id, terminal */
+    ROLLBOX_CALL_STATUS,    /* no sandbox: as rollbox_engine_status */
 };
 
 struct rollbox_call_options {

@@ -160,10 +160,15 @@ int call_encode(
     bool of_engine = options->call == ROLLBOX_CALL_LIST ||
                      (options->call == ROLLBOX_CALL_STATS && !options->sandbox);
 
-    if ((size_t)options->call >= ARRAY_SIZE(verbs) || verbs[options->call] == VERB_NONE)
+    if (options->call != ROLLBOX_CALL_STATUS &&
+        ((size_t)options->call >= ARRAY_SIZE(verbs) || verbs[options->call] == VERB_NONE))
         return request_invalid(error, "call is not a value of enum rollbox_call");
     if (options->call == ROLLBOX_CALL_CREATE)
         return sandbox_encode_create(to, options->plan, options->create, error);
+    if (options->call == ROLLBOX_CALL_STATUS) {
+        wire_begin(to, PROTOCOL_STATUS, 0);
+        return 0;
+    }
     wire_begin(to, PROTOCOL_SANDBOX, 0);
     wire_add_u64(to, TAG_VERB, verbs[options->call]);
     if (of_engine)

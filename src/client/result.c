@@ -182,6 +182,8 @@ static int read_fields(struct wire_message *message, const char *isolation, stru
         case TAG_CPU_NS:
         case TAG_PEAK_MEMORY:
         case TAG_PROCESSES_PEAK:
+        case TAG_QUEUE_NS:
+        case TAG_SETUP_NS:
             r = wire_u64(&field, &number);
             break;
         default:
@@ -235,6 +237,14 @@ static int read_fields(struct wire_message *message, const char *isolation, stru
         case TAG_PROCESSES_PEAK:
             public
             ->processes_peak = (uint32_t)MIN(number, (uint64_t)UINT32_MAX);
+            break;
+        case TAG_QUEUE_NS:
+            public
+            ->queue_ms = (double)number / 1e6;
+            break;
+        case TAG_SETUP_NS:
+            public
+            ->setup_ms = (double)number / 1e6;
             break;
         default:
             break;

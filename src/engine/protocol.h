@@ -220,6 +220,8 @@ enum protocol_tag {
                         so many are kept; 0: none is taken */
     TAG_NO_TRACE,    /* u64: the command and its descendants trace nobody */
     TAG_NETWORK,     /* text: JSON; of a RESULT: what the command did in the network */
+    TAG_QUEUE_NS,    /* u64: of a RESULT: how long the command waited in the engine's queue */
+    TAG_SETUP_NS,    /* u64: and from there to its start */
 };
 
 #endif

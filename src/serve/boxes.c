@@ -5,9 +5,11 @@
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "base/clock.h"
 #include "serve/digits.h"
 #include "serve/engine_link.h"
 #include "serve/events.h"
+#include "serve/usage.h"
 
 static struct list *bucket_of(
     struct server *server, const struct tenant *tenant, const char *name) {
@@ -53,6 +55,7 @@ struct box *box_new(struct server *server, struct tenant *tenant, const char *na
         return NULL;
     }
     box->references = 1;
+    box->measure.at_ns = clock_now_ns();
     digits_random(8, digits);
     box->number = strtoull(digits, NULL, 16);
     box->link = engine_link_ref(link);
@@ -109,6 +112,7 @@ void box_close(struct server *server, struct box *box) {
         .sandbox = rollbox_sandbox_name(box->handle) };
     struct rollbox_run *run;
 
+    usage_measure(box);
     /* The engine finishes the call, although no client waits for its answer. */
     if (rollbox_call_start(box->link->engine, &call, &run, NULL) >= 0)
         rollbox_run_free(run);

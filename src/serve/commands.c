@@ -23,6 +23,7 @@
 #include "serve/command.h"
 #include "serve/engine_link.h"
 #include "serve/events.h"
+#include "serve/metrics.h"
 #include "serve/usage.h"
 
 #define WAIT_MAX_S 3600
@@ -262,6 +263,7 @@ bool command_terminal(
 
 void command_ended(struct exchange *exchange, const char *id, const struct rollbox_result *result) {
     usage_ended(exchange, result);
+    metrics_command(exchange, result);
     if (exchange->box)
         events_of_box(exchange->box, "exec.ended",
             json_pack("{s:s?, s:s, s:o}", "exec", id, "outcome",
@@ -306,6 +308,7 @@ static void watch(const struct exchange *first, const char *id) {
     exchange->tenant = first->tenant;
     exchange->box = first->box;
     exchange->box->references++;
+    exchange->seen.asked_ns = first->seen.asked_ns;
     exchange->counts_running = true;
     exchange->tenant->n_running++;
     exchange->server->n_exchanges++;
@@ -331,6 +334,7 @@ bool command_may_run(struct exchange *exchange) {
             exchange, "running commands", exchange->tenant->n_running, exchange->max_running);
         return false;
     }
+    exchange->seen.asked_ns = clock_now_ns();
     exchange->counts_running = true;
     exchange->tenant->n_running++;
     return true;
@@ -469,6 +473,7 @@ static void start_exec(struct exchange *exchange, const char *id) {
     options.detached = true;
     options.callback = on_end;
     options.userdata = exchange;
+    usage_before_command(exchange->box);
     int r = rollbox_exec(exchange->box->handle, &options, &exchange->run, &error);
     command_free(command);
     (void)snprintf(exchange->command_id, sizeof exchange->command_id, "%s", id);

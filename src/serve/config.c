@@ -31,6 +31,7 @@ static const struct setting {
     { "engines", KIND_NUMBER, offsetof(struct config, engines), 1, ENGINES_MAX },
     { "engine-per-tenant", KIND_FLAG, offsetof(struct config, engine_per_tenant), 0, 0 },
     { "state", KIND_TEXT, offsetof(struct config, state), 0, 0 },
+    { "prices", KIND_TEXT, offsetof(struct config, prices), 0, 0 },
     { "drain", KIND_NUMBER, offsetof(struct config, drain_s), 0, DRAIN_MAX_S },
     { "insecure", KIND_FLAG, offsetof(struct config, insecure), 0, 0 },
     { "tls-cert", KIND_TEXT, offsetof(struct config, tls_cert), 0, 0 },

@@ -20,7 +20,7 @@ struct config_list {
 
 struct config {
     struct config_list listen, host, engine;
-    const char *tokens, *state;
+    const char *tokens, *state, *prices;
     const char *tls_cert, *tls_key, *tls_client_ca;
     bool tls_client_required, insecure, engine_per_tenant;
     int64_t engines, drain_s;

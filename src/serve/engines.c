@@ -24,7 +24,7 @@ struct engine_slot {
     struct engine_link *link; /* NULL: lost, and asked for */
     struct loop_source source;
     struct loop_timer again;
-    unsigned attempts;
+    unsigned attempts, restarts;
     struct list waiting; /* struct exchange.of_engine */
 };
 
@@ -69,6 +69,7 @@ static void lose(struct engine_slot *slot) {
 
     fprintf(stderr, "rollbox-serve: engine %u%s%s is lost; another one is started\n",
         slot->name.number, *slot->name.owner ? " of " : "", slot->name.owner);
+    slot->restarts++;
     loop_remove(slot->server->loop, &slot->source);
     forget_boxes(slot->server, link);
     engine_link_unref(link);
@@ -347,8 +348,9 @@ json_t *engines_status(struct server *server) {
 
     list_for_each(node, &server->engines) {
         const struct engine_slot *slot = container_of(node, struct engine_slot, of_server);
-        json_t *row = json_pack("{s:i, s:b, s:i}", "engine", (int)slot->name.number, "connected",
-            slot->link != NULL, "load", slot->link ? (int)slot->link->references - 1 : 0);
+        json_t *row = json_pack("{s:i, s:b, s:i, s:i}", "engine", (int)slot->name.number,
+            "connected", slot->link != NULL, "load",
+            slot->link ? (int)slot->link->references - 1 : 0, "restarts", (int)slot->restarts);
 
         if (*slot->name.owner)
             json_object_set_new(row, "tenant", json_string(slot->name.owner));

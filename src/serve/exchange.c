@@ -9,6 +9,7 @@
 #include "base/cleanup.h"
 #include "base/utf8.h"
 #include "serve/engine_link.h"
+#include "serve/metrics.h"
 #include "serve/server.h"
 
 #define JSON_TYPE "application/json"
@@ -43,6 +44,7 @@ json_t *exchange_problem_json(
 /* ---- the end of an exchange ---- */
 
 void exchange_done(struct exchange *exchange) {
+    metrics_request(exchange);
     if (exchange->connection)
         *http_data(exchange->connection) = NULL;
     if (exchange->counts_running)
@@ -72,6 +74,7 @@ static void send_answer(struct exchange *exchange, int status, const char *type,
     auto_buf struct buf lines = BUF_INIT;
 
     buf_printf(&lines, "Request-Id: %s\r\n%s", exchange->id, headers ? headers : "");
+    exchange->seen.status = status;
     /* The connection may take its next request within http_reply. */
     exchange->connection = NULL;
     if (connection)
@@ -98,6 +101,10 @@ void exchange_answer_json(struct exchange *exchange, int status, json_t *take_js
 }
 
 void exchange_bytes(struct exchange *exchange, const void *data, size_t length) {
+    exchange_text(exchange, "application/octet-stream", data, length);
+}
+
+void exchange_text(struct exchange *exchange, const char *type, const void *data, size_t length) {
     struct http_connection *connection = exchange->connection;
     auto_buf struct buf lines = BUF_INIT;
 
@@ -105,13 +112,14 @@ void exchange_bytes(struct exchange *exchange, const void *data, size_t length) 
     if (connection) {
         *http_data(connection) = NULL;
         exchange->connection = NULL;
-        http_reply(connection, 200, "application/octet-stream", lines.data, data, length);
+        http_reply(connection, 200, type, lines.data, data, length);
     }
     exchange_done(exchange);
 }
 
 static void send_problem(
     struct exchange *exchange, json_t *take_problem, int status, const char *headers) {
+    metrics_refused(exchange->tenant, json_string_value(json_object_get(take_problem, "code")));
     if (exchange->refused) {
         exchange->refused(exchange, take_problem);
         return;

@@ -214,6 +214,7 @@ static void replay(struct exchange *exchange, const struct operation *operation)
 
     buf_printf(&lines, "Request-Id: %s\r\nIdempotency-Replayed: true\r\n%s", exchange->id,
         operation->headers);
+    exchange->seen.status = operation->status;
     if (connection)
         *http_data(connection) = NULL;
     exchange_done(exchange);

@@ -8,13 +8,16 @@
 #include <strings.h>
 
 #include "base/cleanup.h"
+#include "base/clock.h"
 #include "serve/digits.h"
 #include "serve/engines.h"
 #include "serve/events.h"
+#include "serve/metrics.h"
 #include "serve/usage.h"
 
 #define JSON_MAX ((size_t)16 << 20)
 #define FILE_MAX ((size_t)64 << 20)
+#define CLIENT_GONE 499 /* in the metrics: before the end of the answer */
 
 static void handle_health(struct exchange *exchange);
 static void handle_ready(struct exchange *exchange);
@@ -27,6 +30,7 @@ static const char *const no_keys[] = { NULL };
 static const struct route routes[] = {
     { "GET", "/healthz", 0, BODY_JSON, no_keys, handle_health },
     { "GET", "/readyz", 0, BODY_JSON, no_keys, handle_ready },
+    { "GET", "/metrics", TOKEN_METRICS | TOKEN_ADMIN, BODY_JSON, no_keys, handle_metrics },
     { "GET", "/v1/openapi.json", 0, BODY_JSON, no_keys, handle_openapi },
     { "GET", "/v1/status", TOKEN_ADMIN, BODY_JSON, no_keys, handle_status },
     { "POST", "/v1/leases", TOKEN_RUN, BODY_JSON, lease_keys, handle_lease_create },
@@ -100,6 +104,7 @@ static void write_problem(struct buf *to, int status, const char *detail) {
     json_t *problem = exchange_problem_json(status, code_of_status(status), "request", detail, "");
     auto_free char *text = json_dumps(problem, JSON_COMPACT);
 
+    metrics_malformed(status);
     buf_add_text(to, text ? text : "{}");
     json_decref(problem);
 }
@@ -250,6 +255,8 @@ static int on_head(struct http_connection *connection, size_t *ret_body_max) {
     list_init(&exchange->of_engine);
     *http_data(connection) = exchange;
     digits_random(8, exchange->id);
+    exchange->seen.is_request = true;
+    exchange->seen.begun_ns = clock_now_ns();
     exchange->route = find_route(request, exchange->parameters, &path_known);
     int status = path_known ? 405 : 404;
     if (exchange->route)
@@ -358,6 +365,8 @@ static void on_gone(struct http_connection *connection) {
         return;
     *http_data(connection) = NULL;
     exchange->connection = NULL;
+    if (!exchange->seen.status)
+        exchange->seen.status = CLIENT_GONE;
     if (!exchange->has_begun || !list_empty(&exchange->of_operation))
         exchange_done(exchange);
     else if (exchange->gone)

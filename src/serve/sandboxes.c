@@ -9,6 +9,7 @@
 #include "serve/command.h"
 #include "serve/engines.h"
 #include "serve/events.h"
+#include "serve/usage.h"
 
 #define TIME_MAX_S (INT64_C(365) * 86400)
 #define FORKS_MAX 1000
@@ -347,6 +348,8 @@ static void on_answered(struct rollbox_run *run, void *userdata) {
     exchange_answer_json(exchange, strcmp(exchange->route->method, "POST") ? 200 : 201, answer);
 }
 
+static bool changes_use(const struct route *route);
+
 /* The same for calls that do something: 200. */
 static void on_done(struct rollbox_run *run, void *userdata) {
     struct exchange *exchange = userdata;
@@ -356,6 +359,8 @@ static void on_done(struct rollbox_run *run, void *userdata) {
         return;
     box_rename(exchange->server, exchange->tenant, answer);
     tell_change(exchange, answer);
+    if (changes_use(exchange->route))
+        usage_measure(exchange->box);
     exchange_answer_json(exchange, 200, answer);
 }
 
@@ -492,27 +497,28 @@ static const struct verb {
     const char *method, *suffix; /* of the path, after the sandbox's name */
     enum rollbox_call call;
     rollbox_callback callback;
+    bool changes_use; /* of the sandbox: it is measured before */
 } verbs[] = {
-    { "GET", "", ROLLBOX_CALL_INSPECT, on_answered },
-    { "DELETE", "", ROLLBOX_CALL_CLOSE, on_closed },
-    { "GET", "/processes", ROLLBOX_CALL_PROCESSES, on_answered },
-    { "GET", "/stats", ROLLBOX_CALL_STATS, on_answered },
-    { "GET", "/network-log", ROLLBOX_CALL_NET_LOG, on_answered },
-    { "GET", "/execs", ROLLBOX_CALL_EXECS, on_answered },
-    { "POST", "/pause", ROLLBOX_CALL_PAUSE, on_done },
-    { "POST", "/resume", ROLLBOX_CALL_RESUME, on_done },
-    { "POST", "/hibernate", ROLLBOX_CALL_HIBERNATE, on_done },
-    { "POST", "/wake", ROLLBOX_CALL_WAKE, on_done },
-    { "POST", "/snapshots", ROLLBOX_CALL_SNAPSHOT, on_answered },
-    { "GET", "/snapshots", ROLLBOX_CALL_TREE, on_answered },
-    { "GET", "/snapshots/{snapshot}", ROLLBOX_CALL_SHOW, on_answered },
-    { "DELETE", "/snapshots/{snapshot}", ROLLBOX_CALL_DROP, on_dropped },
-    { "POST", "/fork", ROLLBOX_CALL_FORK, on_forked },
-    { "POST", "/reset", ROLLBOX_CALL_RESET, on_done },
-    { "GET", "/diff", ROLLBOX_CALL_DIFF, on_answered },
-    { "POST", "/execs/{exec}/signal", ROLLBOX_CALL_SIGNAL, on_done },
-    { "POST", "/signal", ROLLBOX_CALL_SIGNAL, on_done },
-    { "POST", "/execs/{exec}/resize", ROLLBOX_CALL_RESIZE, on_done },
+    { "GET", "", ROLLBOX_CALL_INSPECT, on_answered, false },
+    { "DELETE", "", ROLLBOX_CALL_CLOSE, on_closed, true },
+    { "GET", "/processes", ROLLBOX_CALL_PROCESSES, on_answered, false },
+    { "GET", "/stats", ROLLBOX_CALL_STATS, on_answered, false },
+    { "GET", "/network-log", ROLLBOX_CALL_NET_LOG, on_answered, false },
+    { "GET", "/execs", ROLLBOX_CALL_EXECS, on_answered, false },
+    { "POST", "/pause", ROLLBOX_CALL_PAUSE, on_done, true },
+    { "POST", "/resume", ROLLBOX_CALL_RESUME, on_done, true },
+    { "POST", "/hibernate", ROLLBOX_CALL_HIBERNATE, on_done, true },
+    { "POST", "/wake", ROLLBOX_CALL_WAKE, on_done, true },
+    { "POST", "/snapshots", ROLLBOX_CALL_SNAPSHOT, on_answered, false },
+    { "GET", "/snapshots", ROLLBOX_CALL_TREE, on_answered, false },
+    { "GET", "/snapshots/{snapshot}", ROLLBOX_CALL_SHOW, on_answered, false },
+    { "DELETE", "/snapshots/{snapshot}", ROLLBOX_CALL_DROP, on_dropped, false },
+    { "POST", "/fork", ROLLBOX_CALL_FORK, on_forked, false },
+    { "POST", "/reset", ROLLBOX_CALL_RESET, on_done, true },
+    { "GET", "/diff", ROLLBOX_CALL_DIFF, on_answered, false },
+    { "POST", "/execs/{exec}/signal", ROLLBOX_CALL_SIGNAL, on_done, false },
+    { "POST", "/signal", ROLLBOX_CALL_SIGNAL, on_done, false },
+    { "POST", "/execs/{exec}/resize", ROLLBOX_CALL_RESIZE, on_done, false },
 };
 
 static const struct verb *verb_of(const struct route *route) {
@@ -522,6 +528,10 @@ static const struct verb *verb_of(const struct route *route) {
         if (!strcmp(verbs[i].method, route->method) && !strcmp(verbs[i].suffix, suffix))
             return &verbs[i];
     return NULL;
+}
+
+static bool changes_use(const struct route *route) {
+    return verb_of(route)->changes_use;
 }
 
 void handle_call(struct exchange *exchange) {
@@ -565,5 +575,7 @@ void handle_call(struct exchange *exchange) {
         call.to = http_query(request, "to", &to) ? to.data : NULL;
         call.text = http_query(request, "text", &text);
     }
+    if (verb->changes_use)
+        usage_measure(exchange->box);
     start_call(exchange, &call);
 }

@@ -33,6 +33,14 @@ struct tenant {
     unsigned n_sandboxes, n_running;
 };
 
+/* What a sandbox used when it was measured last: usage.c. */
+struct box_measure {
+    int64_t at_ns; /* at first: its creation */
+    double cpu_ms;
+    uint64_t memory_bytes, disk_bytes;
+    const char *state; /* of usage_states; NULL: not measured yet */
+};
+
 /* A sandbox of a tenant. */
 struct box {
     struct list of_names; /* in server->boxes */
@@ -48,8 +56,8 @@ struct box {
     char lease[SERVER_NAME_MAX + 1]; /* "": none */
     uint64_t number;                 /* random: never used again */
     bool is_detached;                /* it outlives the server's connection to its engine */
-    double cpu_ms;                   /* as it was measured last */
-    bool is_gone;                    /* not in the table any more */
+    struct box_measure measure;
+    bool is_gone; /* not in the table any more */
 };
 
 struct engine_link;
@@ -99,6 +107,13 @@ struct operation;
 typedef void exchange_answered(struct operation *operation, int status, const char *type,
     const char *headers, const char *body);
 
+/* Of a request, for the metrics. */
+struct exchange_seen {
+    bool is_request;            /* and not a line of a batch */
+    int status;                 /* 0: 200, in pieces */
+    int64_t begun_ns, asked_ns; /* its head came; its command was asked for */
+};
+
 struct exchange {
     struct server *server;
     struct http_connection *connection; /* NULL once the client is gone */
@@ -126,6 +141,7 @@ struct exchange {
     void (*gone)(struct exchange *exchange);     /* the client has left; NULL: the work continues */
     void *data;                                  /* the handler's, freed by free_data */
     void (*free_data)(void *data);
+    struct exchange_seen seen;
     char id[17], command_id[65];
 };
 
@@ -143,6 +159,7 @@ json_t *exchange_problem_json(
 void exchange_answer(struct exchange *exchange, int status, const char *json, const char *headers);
 void exchange_answer_json(struct exchange *exchange, int status, json_t *take_json);
 void exchange_bytes(struct exchange *exchange, const void *data, size_t length);
+void exchange_text(struct exchange *exchange, const char *type, const void *data, size_t length);
 void exchange_fail(struct exchange *exchange, const struct rollbox_error *error);
 void exchange_problem(struct exchange *exchange, int status, const char *code, const char *format,
     ...) __attribute__((format(printf, 4, 5)));

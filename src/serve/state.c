@@ -100,6 +100,8 @@ static int restore_box(struct server *server, const json_t *line) {
         rollbox_sandbox_open(link->engine, text_of(line, "engine_name"), &handle, &error) < 0)
         return -ENOENT;
     struct box *box = box_new(server, tenant, text_of(line, "name"), link, handle);
+    if (box)
+        box->measure.cpu_ms = -1; /* the server before has counted it */
     if (!box)
         return -ENOMEM;
     box->number = (uint64_t)json_integer_value(json_object_get(line, "number"));

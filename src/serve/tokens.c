@@ -34,6 +34,7 @@ static const struct {
     { "net", TOKEN_NET },
     { "host", TOKEN_HOST },
     { "admin", TOKEN_ADMIN },
+    { "metrics", TOKEN_METRICS },
 };
 
 static void digest_of(const unsigned char salt[16], const char *secret, unsigned char digest[32]) {
@@ -409,9 +410,10 @@ int tokens_main(int argc, char **argv) {
     const char *verb = optind < argc ? argv[optind] : "";
     arguments.id = optind + 1 < argc ? argv[optind + 1] : NULL;
     if (!ok || !arguments.file)
-        fprintf(stderr, "rollbox token: give --tokens FILE; --scope is run, net, host or admin; "
-                        "--expires, --max-sandboxes and --max-running are whole numbers; "
-                        "--certificate is DNS:NAME, URI:NAME or email:NAME\n");
+        fprintf(stderr,
+            "rollbox token: give --tokens FILE; --scope is run, net, host, admin or metrics; "
+            "--expires, --max-sandboxes and --max-running are whole numbers; "
+            "--certificate is DNS:NAME, URI:NAME or email:NAME\n");
     else if (!strcmp(verb, "create") && !arguments.id)
         status = create(&arguments);
     else if (!strcmp(verb, "ls") && !arguments.id)

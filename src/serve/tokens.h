@@ -24,12 +24,13 @@
 #define TOKEN_TENANT_MAX 16
 
 enum token_scope {
-    TOKEN_RUN = 1,   /* runs and sandboxes of one's own */
-    TOKEN_NET = 2,   /* policies with net allow */
-    TOKEN_HOST = 4,  /* policies that name paths, devices and networks of the host */
-    TOKEN_ADMIN = 8, /* the server's state */
+    TOKEN_RUN = 1,      /* runs and sandboxes of one's own */
+    TOKEN_NET = 2,      /* policies with net allow */
+    TOKEN_HOST = 4,     /* policies that name paths, devices and networks of the host */
+    TOKEN_ADMIN = 8,    /* the server's state */
+    TOKEN_METRICS = 16, /* its metrics alone */
 };
-#define TOKEN_EVERYTHING 15u
+#define TOKEN_EVERYTHING 31u
 
 struct token {
     struct list of_tokens;

@@ -24,8 +24,8 @@ static struct list buckets[SUM_BUCKETS], ages;
 static unsigned n_sums;
 static struct loop_timer timer;
 static struct server *the_server;
-static int64_t measured_ns;
-static double step_s;
+static struct prices prices;
+static bool has_prices;
 
 static struct list *bucket_of(const struct tenant *tenant, const char *key) {
     unsigned hash = 2166136261u;
@@ -45,20 +45,41 @@ static void free_sum(struct sum *sum) {
     free(sum);
 }
 
+static struct sum *find_sum(const struct tenant *tenant, const char *key) {
+    list_for_each(node, bucket_of(tenant, key)) {
+        struct sum *sum = container_of(node, struct sum, in_bucket);
+
+        if (sum->tenant == tenant && !strcmp(sum->key, key))
+            return sum;
+    }
+    return NULL;
+}
+
+static bool is_tenants(const struct sum *sum) {
+    return !strncmp(sum->key, "tenant ", strlen("tenant "));
+}
+
+/* A tenant's sums never go back, because counters of the metrics are made of them. */
+static void free_oldest(void) {
+    list_for_each(node, &ages) {
+        struct sum *sum = container_of(node, struct sum, by_age);
+
+        if (is_tenants(sum))
+            continue;
+        free_sum(sum);
+        return;
+    }
+}
+
 static void add(
     const struct tenant *tenant, const char *kind, const char *name, const struct usage_sum *more) {
     auto_buf struct buf key = BUF_INIT;
-    struct sum *sum = NULL;
+    struct sum *sum;
 
     buf_printf(&key, "%s %s", kind, name);
     if (buf_failed(&key))
         return;
-    list_for_each(node, bucket_of(tenant, key.data)) {
-        struct sum *one = container_of(node, struct sum, in_bucket);
-
-        if (one->tenant == tenant && !strcmp(one->key, key.data))
-            sum = one;
-    }
+    sum = find_sum(tenant, key.data);
     if (!sum) {
         sum = calloc(1, sizeof *sum);
         if (!sum)
@@ -68,7 +89,7 @@ static void add(
         sum->key = buf_take(&key);
         list_add_tail(&ages, &sum->by_age);
         if (++n_sums > USAGE_SUMS)
-            free_sum(container_of(ages.next, struct sum, by_age));
+            free_oldest();
     } else {
         list_remove(&sum->by_age);
         list_add_tail(&ages, &sum->by_age);
@@ -79,6 +100,10 @@ static void add(
     sum->sum.wall_ms += more->wall_ms;
     sum->sum.gib_s += more->gib_s;
     sum->sum.disk_gib_s += more->disk_gib_s;
+    sum->sum.snapshot_gib_s += more->snapshot_gib_s;
+    sum->sum.running_s += more->running_s;
+    sum->sum.paused_s += more->paused_s;
+    sum->sum.hibernated_s += more->hibernated_s;
     sum->sum.bytes_in += more->bytes_in;
     sum->sum.bytes_out += more->bytes_out;
 }
@@ -129,47 +154,164 @@ void usage_ended(struct exchange *exchange, const struct rollbox_result *result)
 
 /* ---- measuring ---- */
 
-static struct box *box_of(struct server *server, const char *name) {
-    for (size_t i = 0; name && i < SERVER_BUCKETS; i++)
-        list_for_each(node, &server->boxes[i]) {
-            struct box *box = container_of(node, struct box, of_names);
+/* One measurement of all sandboxes: an answer of each engine. */
+struct round {
+    unsigned n_pending;
+    void (*then)(void *userdata);
+    void *userdata;
+};
 
-            if (!strcmp(rollbox_sandbox_name(box->handle), name))
-                return box;
-        }
-    return NULL;
+/* A question to an engine: about one sandbox, or about all of its. */
+struct question {
+    struct box *box;          /* referenced */
+    struct engine_link *link; /* referenced */
+    struct round *round;
+};
+
+static const char *const states[] = { "idle", "running", "starting", "paused", "asleep" };
+
+static const char *state_of(const json_t *row) {
+    const char *text = json_string_value(json_object_get(row, "state"));
+
+    for (size_t i = 0; text && i < ARRAY_SIZE(states); i++)
+        if (!strcmp(states[i], text))
+            return states[i];
+    return states[0];
 }
 
-static void measure(struct box *box, const json_t *row, double seconds) {
+static void measure(struct box *box, const json_t *row) {
+    struct box_measure *last = &box->measure;
+    int64_t now = clock_now_ns();
+    double seconds = (double)(now - last->at_ns) / 1e9;
     double cpu_ms = json_number_value(json_object_get(row, "cpu_ms"));
-    double memory = json_number_value(json_object_get(row, "memory_bytes"));
-    double disk = json_number_value(json_object_get(row, "disk_bytes"));
-    struct usage_sum more = { .gib_s = memory / GIB * seconds, .disk_gib_s = disk / GIB * seconds };
+    struct usage_sum more = { 0 };
 
+    last->at_ns = now;
+    last->state = state_of(row);
+    last->memory_bytes = (uint64_t)json_integer_value(json_object_get(row, "memory_bytes"));
+    last->disk_bytes = (uint64_t)json_integer_value(json_object_get(row, "disk_bytes"));
     /* A restored sandbox counts from zero again. */
-    if (cpu_ms >= box->cpu_ms)
-        more.cpu_ms = cpu_ms - box->cpu_ms;
-    else
-        more.cpu_ms = cpu_ms;
-    box->cpu_ms = cpu_ms;
+    if (last->cpu_ms >= 0)
+        more.cpu_ms = cpu_ms >= last->cpu_ms ? cpu_ms - last->cpu_ms : cpu_ms;
+    last->cpu_ms = cpu_ms;
+    double disk_gib_s = (double)last->disk_bytes / GIB * seconds;
+    if (!strcmp(last->state, "asleep")) {
+        more.hibernated_s = seconds;
+        more.snapshot_gib_s = disk_gib_s;
+    } else if (!strcmp(last->state, "paused")) {
+        more.paused_s = seconds;
+        more.disk_gib_s = disk_gib_s;
+    } else {
+        more.running_s = seconds;
+        more.disk_gib_s = disk_gib_s;
+        more.gib_s = (double)last->memory_bytes / GIB * seconds;
+    }
     add_of_box(box, &more);
 }
 
-/* The answers of all engines are for the same step. */
-static void on_stats(struct rollbox_run *run, void *userdata) {
-    struct server *server = userdata;
-    const char *text = rollbox_call_json(run);
-    json_t *answer = text ? json_loads(text, 0, NULL) : NULL, *row;
+static void end_round(struct round *round) {
+    if (!round || --round->n_pending)
+        return;
+    if (round->then)
+        round->then(round->userdata);
+    free(round);
+}
+
+static void forget_question(struct question *question) {
+    end_round(question->round);
+    box_unref(question->box);
+    engine_link_unref(question->link);
+    free(question);
+}
+
+/* Rows by their names at this engine. */
+static json_t *by_name(const json_t *answer) {
+    json_t *rows = json_object(), *row;
     size_t i;
 
     json_array_foreach(json_object_get(answer, "sandboxes"), i, row) {
-        struct box *box = box_of(server, json_string_value(json_object_get(row, "name")));
+        const char *name = json_string_value(json_object_get(row, "name"));
 
-        if (box)
-            measure(box, row, step_s);
+        if (name)
+            json_object_set(rows, name, row);
+    }
+    return rows;
+}
+
+static void measure_rows(struct server *server, const struct engine_link *link, json_t *rows) {
+    for (size_t i = 0; json_object_size(rows) && i < SERVER_BUCKETS; i++)
+        list_for_each(node, &server->boxes[i]) {
+            struct box *box = container_of(node, struct box, of_names);
+            const json_t *row =
+                box->link == link ? json_object_get(rows, rollbox_sandbox_name(box->handle)) : NULL;
+
+            if (row)
+                measure(box, row);
+        }
+}
+
+static void on_stats(struct rollbox_run *run, void *userdata) {
+    struct question *question = userdata;
+    const char *text = rollbox_call_json(run);
+    json_t *answer = text ? json_loads(text, 0, NULL) : NULL;
+
+    if (answer && question->box) {
+        measure(question->box, answer);
+    } else if (answer) {
+        json_t *rows = by_name(answer);
+
+        measure_rows(the_server, question->link, rows);
+        json_decref(rows);
     }
     json_decref(answer);
     rollbox_run_free(run);
+    forget_question(question);
+}
+
+static void ask(struct engine_link *link, struct box *box, struct round *round) {
+    struct question *question = calloc(1, sizeof *question);
+    struct rollbox_run *run;
+
+    if (!question)
+        return;
+    *question = (struct question){ box, engine_link_ref(link), round };
+    const struct rollbox_call_options call = { .size = sizeof call,
+        .call = ROLLBOX_CALL_STATS,
+        .sandbox = box ? rollbox_sandbox_name(box->handle) : NULL,
+        .callback = on_stats,
+        .userdata = question };
+    if (box)
+        box->references++;
+    if (round)
+        round->n_pending++;
+    if (rollbox_call_start(link->engine, &call, &run, NULL) < 0)
+        forget_question(question);
+}
+
+void usage_measure(struct box *box) {
+    ask(box->link, box, NULL);
+}
+
+void usage_before_command(struct box *box) {
+    const char *state = box->measure.state;
+
+    if (state && (!strcmp(state, "paused") || !strcmp(state, "asleep")))
+        usage_measure(box);
+}
+
+void usage_measure_all(void (*then)(void *userdata), void *userdata) {
+    struct round *round = calloc(1, sizeof *round);
+
+    if (!round) {
+        if (then)
+            then(userdata);
+        return;
+    }
+    *round = (struct round){ 1, then, userdata };
+    for (struct engine_link *link = engines_next(the_server, NULL); link;
+         link = engines_next(the_server, link))
+        ask(link, NULL, round);
+    end_round(round);
 }
 
 static bool has_boxes(const struct server *server) {
@@ -180,31 +322,19 @@ static bool has_boxes(const struct server *server) {
     return false;
 }
 
-static void measure_all(void) {
-    int64_t now = clock_now_ns();
-    struct rollbox_run *run;
-
-    step_s = (double)(now - measured_ns) / 1e9;
-    measured_ns = now;
-    for (struct engine_link *link = engines_next(the_server, NULL); link;
-         link = engines_next(the_server, link)) {
-        const struct rollbox_call_options call = { .size = sizeof call,
-            .call = ROLLBOX_CALL_STATS,
-            .callback = on_stats,
-            .userdata = the_server };
-
-        (void)rollbox_call_start(link->engine, &call, &run, NULL);
-    }
-}
-
 static void on_time(struct loop_timer *unused) {
     (void)unused;
-    if (!has_boxes(the_server))
-        measured_ns = clock_now_ns();
-    else
-        measure_all();
+    if (has_boxes(the_server))
+        usage_measure_all(NULL, NULL);
     (void)loop_timer_set(
         the_server->loop, &timer, clock_now_ns() + (int64_t)USAGE_STEP_S * 1000000000, on_time);
+}
+
+int usage_read_prices(const char *path) {
+    int status = prices_read(path, &prices);
+
+    has_prices = !status;
+    return status;
 }
 
 void usage_start(struct server *server) {
@@ -217,49 +347,126 @@ void usage_start(struct server *server) {
 
 /* ---- answers ---- */
 
-static json_t *row_of(const struct sum *sum, const char *kind) {
-    const struct usage_sum *one = &sum->sum;
+const struct usage_sum *usage_of_tenant(const struct tenant *tenant) {
+    auto_buf struct buf key = BUF_INIT;
 
-    return json_pack("{s:s, s:s, s:I, s:I, s:f, s:f, s:f, s:f, s:I, s:I}", "tenant",
-        sum->tenant->name, kind, strchr(sum->key, ' ') + 1, "runs", (json_int_t)one->runs,
-        "commands", (json_int_t)one->commands, "cpu_ms", one->cpu_ms, "wall_ms", one->wall_ms,
-        "gib_s", one->gib_s, "disk_gib_s", one->disk_gib_s, "bytes_in", (json_int_t)one->bytes_in,
-        "bytes_out", (json_int_t)one->bytes_out);
+    buf_printf(&key, "tenant %s", tenant->name);
+    const struct sum *sum = buf_failed(&key) ? NULL : find_sum(tenant, key.data);
+    return sum ? &sum->sum : NULL;
+}
+
+const struct prices *usage_prices(void) {
+    return has_prices ? &prices : NULL;
+}
+
+double usage_cost(const struct prices *of, const struct usage_sum *sum) {
+    return of->cpu_s * sum->cpu_ms / 1000 + of->gib_s * sum->gib_s +
+           of->disk_gib_s * sum->disk_gib_s + of->snapshot_gib_s * sum->snapshot_gib_s +
+           of->call * (double)(sum->runs + sum->commands);
+}
+
+/* `name` is a part of the key. */
+static json_t *row_of(const struct sum *sum, const char *kind, const char *name) {
+    const struct usage_sum *one = &sum->sum;
+    json_t *row = json_pack("{s:s, s:s, s:I, s:I, s:f, s:f, s:f, s:f, s:f, s:I, s:I}", "tenant",
+        sum->tenant->name, kind, name, "runs", (json_int_t)one->runs, "commands",
+        (json_int_t)one->commands, "cpu_ms", one->cpu_ms, "wall_ms", one->wall_ms, "gib_s",
+        one->gib_s, "disk_gib_s", one->disk_gib_s, "snapshot_gib_s", one->snapshot_gib_s,
+        "bytes_in", (json_int_t)one->bytes_in, "bytes_out", (json_int_t)one->bytes_out);
+
+    json_object_set_new(row, "running_s", json_real(one->running_s));
+    json_object_set_new(row, "paused_s", json_real(one->paused_s));
+    json_object_set_new(row, "hibernated_s", json_real(one->hibernated_s));
+    if (has_prices)
+        json_object_set_new(row, "cost", json_real(usage_cost(&prices, one)));
+    return row;
+}
+
+/* What a request asks for. */
+struct wish {
+    struct exchange *exchange;
+    const char *kind; /* of the keys */
+    const char *word; /* of the answer's rows */
+    struct buf label; /* this one alone; "": any */
+    bool is_value;    /* rows are named by the label's value */
+};
+
+static bool read_wish(struct wish *wish) {
+    const struct http_request *request = http_request_of(wish->exchange->connection);
+    static const char *const kinds[] = { "tenant", "sandbox", "lease", "label" };
+    auto_buf struct buf by = BUF_INIT;
+
+    wish->kind = kinds[0];
+    (void)http_query(request, "label", &wish->label);
+    if (http_query(request, "by", &by)) {
+        wish->kind = NULL;
+        for (size_t i = 0; by.data && i < ARRAY_SIZE(kinds); i++)
+            if (!strcmp(kinds[i], by.data))
+                wish->kind = kinds[i];
+        /* A rollout is the label of that name. */
+        if (by.data && !strcmp(by.data, "rollout")) {
+            wish->kind = "label";
+            wish->is_value = true;
+            wish->label.length = 0;
+            buf_add_text(&wish->label, "rollout");
+        }
+    }
+    if (wish->kind && wish->is_value)
+        wish->word = "rollout";
+    else if (wish->kind)
+        wish->word = !strcmp(wish->kind, "tenant") ? "name" : wish->kind;
+    return wish->kind != NULL;
+}
+
+static bool may_see(const struct wish *wish, const struct sum *sum) {
+    /* The administrator sees the sums of all tenants, and no names of theirs. */
+    return sum->tenant == wish->exchange->tenant ||
+           (!strcmp(wish->kind, "tenant") && wish->exchange->scopes & TOKEN_ADMIN);
+}
+
+static void add_row(json_t *rows, const struct wish *wish, const struct sum *sum) {
+    const char *name = sum->key + strlen(wish->kind);
+    const struct buf *label = &wish->label;
+
+    if (!may_see(wish, sum) || strncmp(sum->key, wish->kind, strlen(wish->kind)) || *name++ != ' ')
+        return;
+    if (label->length &&
+        (strncmp(name, label->data, label->length) != 0 || name[label->length] != '='))
+        return;
+    if (wish->is_value)
+        name += label->length + 1;
+    json_array_append_new(rows, row_of(sum, wish->word, name));
+}
+
+static void answer_usage(void *userdata) {
+    struct wish *wish = userdata;
+    struct exchange *exchange = wish->exchange;
+    json_t *rows = json_array(), *answer;
+
+    list_for_each(node, &ages)
+        add_row(rows, wish, container_of(node, struct sum, by_age));
+    answer = json_pack("{s:o}", "usage", rows);
+    if (has_prices)
+        json_object_set_new(answer, "prices", prices_json(&prices));
+    buf_done(&wish->label);
+    free(wish);
+    exchange_answer_json(exchange, 200, answer);
 }
 
 void handle_usage(struct exchange *exchange) {
-    const struct http_request *request = http_request_of(exchange->connection);
-    static const char *const kinds[] = { "tenant", "sandbox", "lease", "label" };
-    auto_buf struct buf by = BUF_INIT, label = BUF_INIT;
-    const char *kind = "tenant";
-    json_t *rows = json_array();
+    struct wish *wish = calloc(1, sizeof *wish);
 
-    if (http_query(request, "by", &by)) {
-        kind = NULL;
-        for (size_t i = 0; by.data && i < ARRAY_SIZE(kinds); i++)
-            if (!strcmp(kinds[i], by.data))
-                kind = kinds[i];
-    }
-    if (!kind) {
-        json_decref(rows);
-        exchange_problem(
-            exchange, 400, "invalid_argument", "by must be tenant, sandbox, lease or label");
+    if (!wish) {
+        exchange_problem(exchange, 503, "resource_exhausted", "the server is out of memory");
         return;
     }
-    bool has_label = http_query(request, "label", &label) && label.data;
-    list_for_each(node, &ages) {
-        const struct sum *sum = container_of(node, struct sum, by_age);
-        size_t n = strlen(kind);
-        bool is_own = sum->tenant == exchange->tenant;
-        /* The administrator sees the sums of all tenants, and no names of theirs. */
-        bool may_see = is_own || (!strcmp(kind, "tenant") && exchange->scopes & TOKEN_ADMIN);
-
-        if (!may_see || strncmp(sum->key, kind, n) != 0 || sum->key[n] != ' ')
-            continue;
-        if (has_label && (strncmp(sum->key + n + 1, label.data, label.length) != 0 ||
-                             sum->key[n + 1 + label.length] != '='))
-            continue;
-        json_array_append_new(rows, row_of(sum, !strcmp(kind, "tenant") ? "name" : kind));
+    wish->exchange = exchange;
+    if (read_wish(wish)) {
+        usage_measure_all(answer_usage, wish);
+        return;
     }
-    exchange_answer_json(exchange, 200, json_pack("{s:o}", "usage", rows));
+    buf_done(&wish->label);
+    free(wish);
+    exchange_problem(
+        exchange, 400, "invalid_argument", "by must be tenant, sandbox, lease, label or rollout");
 }

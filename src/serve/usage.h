@@ -3,13 +3,18 @@
  * What runs, commands and sandboxes used, summed by tenant, sandbox, lease and label.
  *
  * A run's processor time and wall time are those of its result; its memory counts as its peak for
- * its wall time. Sandboxes are measured every USAGE_STEP_S: what they hold counts for that long, so
- * that a paused one costs memory and a hibernated one nothing. Sums are kept in memory, at most
- * USAGE_SUMS of them; the one that was not added to for the longest time goes first.
+ * its wall time. Sandboxes are measured every USAGE_STEP_S, before each call that changes whether
+ * they run, and at their end: what they hold counts for the time since the measurement before. A
+ * paused sandbox costs neither memory nor processor time; of a hibernated one only its bytes in the
+ * store count. Sums are kept in memory, at most USAGE_SUMS of them besides the tenants'; the one
+ * that was not added to for the longest time goes first.
+ *
+ * With prices (--prices) each sum has a cost. prices.h has the file.
  */
 #ifndef ROLLBOX_SERVE_USAGE_H
 #define ROLLBOX_SERVE_USAGE_H
 
+#include "serve/prices.h"
 #include "serve/server.h"
 
 #define USAGE_STEP_S 5
@@ -17,14 +22,28 @@
 
 struct usage_sum {
     uint64_t runs, commands;
-    double cpu_ms, wall_ms, gib_s, disk_gib_s;
-    uint64_t bytes_in, bytes_out; /* of standard input, and of output */
+    double cpu_ms, wall_ms, gib_s, disk_gib_s, snapshot_gib_s;
+    double running_s, paused_s, hibernated_s; /* of sandboxes */
+    uint64_t bytes_in, bytes_out;             /* of standard input, and of output */
 };
 
+/* Before the confinement: 0, or 1 after a message. */
+int usage_read_prices(const char *path);
 /* Begins to measure sandboxes. */
 void usage_start(struct server *server);
 /* Adds a run or command that has ended; of a run, `labels` are its own. */
 void usage_ended(struct exchange *exchange, const struct rollbox_result *result);
+/* Measures one sandbox now, or all; `then` may be NULL. Requests that are sent to the engine later
+ * have no effect on what is measured. */
+void usage_measure(struct box *box);
+/* The same if a command would wake it. */
+void usage_before_command(struct box *box);
+void usage_measure_all(void (*then)(void *userdata), void *userdata);
+/* The sums of a tenant; NULL: there are none. */
+const struct usage_sum *usage_of_tenant(const struct tenant *tenant);
+/* NULL: the server has no prices. */
+const struct prices *usage_prices(void);
+double usage_cost(const struct prices *prices, const struct usage_sum *sum);
 void handle_usage(struct exchange *exchange);
 
 #endif

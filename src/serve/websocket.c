@@ -134,6 +134,7 @@ struct websocket *websocket_accept(struct exchange *exchange, websocket_message 
     if (has_word(http_header(request, "sec-websocket-protocol"), SUBPROTOCOL))
         buf_add_text(&lines, "Sec-WebSocket-Protocol: " SUBPROTOCOL "\r\n");
     buf_printf(&lines, "Request-Id: %s\r\n", exchange->id);
+    exchange->seen.status = 101;
     http_upgrade(exchange->connection, lines.data ? lines.data : "");
     return websocket;
 }

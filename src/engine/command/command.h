@@ -120,7 +120,7 @@ struct run_limits {
     int64_t timeout_ms;
     uint64_t output_limit;
     struct loop_timer timer; /* of the time-out, of the start, or of the answer to a kill */
-    int64_t started_ns;
+    int64_t received_ns, begun_ns, started_ns; /* it came, left its queue, and ran */
 };
 
 /* The look at the memory of a command with a box of its own: run.c. */

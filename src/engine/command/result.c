@@ -329,6 +329,14 @@ uint64_t run_tally_restart(const struct run *run) {
     return gateway_tally_restart(run, run_sandbox(run).box);
 }
 
+/* Nothing of a command that was restored, or has never started. */
+static void add_times(struct buf *message, const struct run_limits *times) {
+    if (!times->begun_ns || !times->started_ns)
+        return;
+    wire_add_u64(message, TAG_QUEUE_NS, (uint64_t)(times->begun_ns - times->received_ns));
+    wire_add_u64(message, TAG_SETUP_NS, (uint64_t)(times->started_ns - times->begun_ns));
+}
+
 void result_send(struct run *run) {
     auto_buf struct buf message = BUF_INIT;
     int fds[2];
@@ -342,6 +350,7 @@ void result_send(struct run *run) {
     wire_add_u64(&message, TAG_STDERR_TRUNCATED, run->outputs[1].truncated);
     wire_add_u64(&message, TAG_PEAK_MEMORY, run->end.peak_memory);
     wire_add_u64(&message, TAG_PROCESSES_PEAK, run->end.processes_peak);
+    add_times(&message, &run->limits);
     if (run->profile)
         wire_add_text(&message, TAG_ISOLATION, run->profile->isolation);
     const uint64_t tally = run_tally_end(run);

@@ -67,6 +67,7 @@ struct run *run_new(struct engine *engine) {
     if (!run)
         return NULL;
     run->engine = engine;
+    run->limits.received_ns = clock_now_ns();
     list_init(&run->in_queue);
     list_init(&run->of_session);
     list_init(&run->of_client);
@@ -740,6 +741,7 @@ static int start_run(struct run *run, struct rollbox_error *error) {
         return r;
     }
     run->state = RUN_STARTING;
+    run->limits.begun_ns = clock_now_ns();
     run->watch.oom_kills_before = engine_oom_kills(run->engine, false);
     run->box = box;
     if (box->state == BOX_READY && (r = use_gateway(box, run, error)) < 0) {

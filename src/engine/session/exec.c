@@ -272,6 +272,7 @@ static int send_exec(struct session *session, struct run *run, struct rollbox_er
         close(run->fds.extra[--run->fds.n_extra]);
     session_events_command_sent(run);
     run->state = RUN_STARTING;
+    run->limits.begun_ns = clock_now_ns();
     run->box = session->box;
     session->files.dirty = true; /* again: a state may have been taken while it waited */
     (void)loop_timer_set(
