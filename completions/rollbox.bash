@@ -172,7 +172,7 @@ _rollbox() {
     'net log') options='--json --socket --help' ;;
     'net test') options='--json --policy --allow --allow-file --method --help' ;;
     'net set') options='--json --net --allow --allow-file --socket --help' ;;
-    'serve') options='--json --listen --host --insecure --config --tls-cert --tls-key --tls-client-ca --tls-client-required --drain --state --engines --engine-per-tenant --tokens --engine --help' ;;
+    'serve') options='--json --listen --host --insecure --config --tls-cert --tls-key --tls-client-ca --tls-client-required --drain --state --engines --engine-per-tenant --prices --tokens --engine --help' ;;
     'token create') options='--json --certificate --tokens --tenant --scope --expires --max-sandboxes --max-running --help' ;;
     'token ls') options='--json --tokens --help' ;;
     'token rm') options='--json --tokens --help' ;;
@@ -202,11 +202,11 @@ _rollbox() {
     --net) COMPREPLY=($(compgen -W 'none loopback allow host' -- "$cur")); return ;;
     --isolation) COMPREPLY=($(compgen -W 'namespace process' -- "$cur")); return ;;
     --time-mode) COMPREPLY=($(compgen -W 'offset virtual' -- "$cur")); return ;;
-    --scope) COMPREPLY=($(compgen -W 'run net host admin' -- "$cur")); return ;;
+    --scope) COMPREPLY=($(compgen -W 'run net host admin metrics' -- "$cur")); return ;;
     --from) _rollbox_names "$(_rollbox_snapshots)"; return ;;
     --template) _rollbox_list template ls -q; return ;;
     --image) _rollbox_list image ls -q; return ;;
-    --file | -f | --output | -o | --output | -o | --record | --record | --parent | --authfile | --creds | --policy | --readable | --python | --writable | --shared | --denied | --cwd | --allow-file | --net-log | --net-record | --net-replay | --config | --tls-cert | --tls-key | --tls-client-ca | --state | --tokens | --engine | --socket) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    --file | -f | --output | -o | --output | -o | --record | --record | --parent | --authfile | --creds | --policy | --readable | --python | --writable | --shared | --denied | --cwd | --allow-file | --net-log | --net-record | --net-replay | --config | --tls-cert | --tls-key | --tls-client-ca | --state | --prices | --tokens | --engine | --socket) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     esac
     case $command in
     completion) COMPREPLY=($(compgen -W 'bash zsh fish' -- "$cur")); return ;;

@@ -1142,6 +1142,7 @@ _rollbox() {
             '*--state=[keep answers for retries, detached sandboxes and durable leases there\: they outlive it]:DIR:_files' \
             '*--engines=[start N engines, and share the sandboxes out by load (default 1)]:N:' \
             '*--engine-per-tenant[start an engine for each tenant]' \
+            '*--prices=[a price table, for the cost of what is used; see docs/how-to/observability.md]:FILE:_files' \
             '*--tokens=[the file of the tokens]:FILE:_files' \
             '*--engine=[use the shared engine on this socket instead of a private one]:SOCKET:_files' \
             '*-h[print this help]' \
@@ -1153,7 +1154,7 @@ _rollbox() {
             '*--certificate=[no secret\: for clients whose certificate has this alternative name; KIND is DNS, URI or email]:KIND:NAME:' \
             '*--tokens=[the file of the tokens]:FILE:_files' \
             '*--tenant=[whose token it is\: 1 to 16 of a-z 0-9 (default\: default); tenants do not see each other]:NAME:' \
-            '*--scope=[what it allows; repeat it for more (default\: run)]:value:(run net host admin)' \
+            '*--scope=[what it allows; repeat it for more (default\: run)]:value:(run net host admin metrics)' \
             '*--expires=[refuse it after this time (default\: never)]:SECONDS:' \
             '*--max-sandboxes=[how many sandboxes the tenant may have at once (default 1000)]:N:' \
             '*--max-running=[how many commands the tenant may run at once (default 1000)]:N:' \
