@@ -9,7 +9,6 @@
 #include "serve/digits.h"
 #include "serve/engine_link.h"
 #include "serve/events.h"
-#include "serve/usage.h"
 
 static struct list *bucket_of(
     struct server *server, const struct tenant *tenant, const char *name) {
@@ -112,7 +111,6 @@ void box_close(struct server *server, struct box *box) {
         .sandbox = rollbox_sandbox_name(box->handle) };
     struct rollbox_run *run;
 
-    usage_measure(box);
     /* The engine finishes the call, although no client waits for its answer. */
     if (rollbox_call_start(box->link->engine, &call, &run, NULL) >= 0)
         rollbox_run_free(run);

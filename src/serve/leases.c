@@ -10,7 +10,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "serve/digits.h"
-#include "serve/server.h"
+#include "serve/usage.h"
 
 #define TTL_MAX_S (INT64_C(7) * 86400)
 #define TTL_DEFAULT_S 60
@@ -59,6 +59,11 @@ static struct lease *find(struct exchange *exchange) {
     return NULL;
 }
 
+static void close_box(struct server *server, struct box *box) {
+    usage_measure(box);
+    box_close(server, box);
+}
+
 /* Closes all that it has, without waiting. */
 static void end(struct lease *lease) {
     struct server *server = lease->server;
@@ -68,7 +73,7 @@ static void end(struct lease *lease) {
             struct box *box = container_of(node, struct box, of_names);
 
             if (box->tenant == lease->tenant && !strcmp(box->lease, lease->id))
-                box_close(server, box);
+                close_box(server, box);
         }
     if (lease->is_durable)
         state_forget_lease(server, lease->tenant, lease->id);

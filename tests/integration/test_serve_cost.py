@@ -60,7 +60,7 @@ def test_costs_of_runs_are_the_sums_of_their_results(priced):
     assert usage(priced, "label", "task=t")["cost"] == pytest.approx(tenant["cost"])
 
 
-def test_a_sandbox_that_lives_for_less_than_a_step_is_measured(priced):
+def test_short_sandboxes_are_measured(priced):
     priced.call("POST", "/v1/sandboxes", {"name": "box", "labels": {"rollout": "r"}})
     result = priced.call("POST", "/v1/sandboxes/box/execs", {"code": BURN})[1]
     assert result["outcome"] == "exit"
@@ -88,7 +88,7 @@ def test_time_that_a_sandbox_sleeps_adds_neither_processor_nor_memory(priced, ca
     until(lambda: usage(priced, "rollout", "r")["running_s"] > after["running_s"])
 
 
-def test_a_command_ends_the_free_time_of_a_paused_sandbox(priced):
+def test_command_ends_the_free_time_of_a_paused_sandbox(priced):
     priced.call("POST", "/v1/sandboxes", {"name": "box"})
     priced.call("POST", "/v1/sandboxes/box/execs", {"argv": ["true"]})
     priced.call("POST", "/v1/sandboxes/box/pause", {})
