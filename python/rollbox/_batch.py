@@ -71,10 +71,21 @@ def _invalid(message: str) -> InvalidArgument:
 class BatchTask:
     """A job of a batch."""
 
-    __slots__ = ("index", "id", "policy", "arguments", "request", "error", "attempts", "due")
+    __slots__ = (
+        "index",
+        "id",
+        "policy",
+        "arguments",
+        "request",
+        "error",
+        "attempts",
+        "due",
+        "text",
+    )
 
     def __init__(self, index: int, job: Job, base: Policy) -> None:
         self.index = index
+        self.text = False
         self.id: Any = index
         self.policy = base.to_json()
         self.arguments: dict[str, Any] = {}
@@ -212,15 +223,26 @@ def tasks_of_jobs(jobs: Iterable[Job], base: Policy) -> Iterator[BatchTask]:
     Bare text as the first job is a caller's mistake, raised before anything has run; later it is
     the row of that job.
     """
-    if isinstance(jobs, (str, bytes, Mapping)):
-        raise _invalid("jobs must be an iterable of jobs, not one job")
+    refuse_one_job(jobs)
     for index, job in enumerate(jobs):
-        if index == 0 and isinstance(job, (str, bytes)):
-            raise _bare_text(job)
+        if index == 0:
+            refuse_bare_text(job)
         yield BatchTask(index, job, base)
 
 
-class _Batch:
+def refuse_one_job(jobs: object) -> None:
+    """Raises InvalidArgument for one job where jobs are wanted."""
+    if isinstance(jobs, (str, bytes, Mapping)):
+        raise _invalid("jobs must be an iterable of jobs, not one job")
+
+
+def refuse_bare_text(job: object) -> None:
+    """Raises InvalidArgument for a job that is bare text."""
+    if isinstance(job, (str, bytes)):
+        raise _bare_text(job)
+
+
+class RunningBatch:
     """The runs of a blocking batch that are under way."""
 
     def __init__(self, engine: Engine, text: bool) -> None:
@@ -233,8 +255,9 @@ class _Batch:
         self.wake_reader.setblocking(False)
         self.wake_writer.setblocking(False)
 
-    def start(self, task: BatchTask) -> None:
+    def start(self, task: BatchTask, text: Optional[bool] = None) -> None:
         assert task.request is not None
+        task.text = self.text if text is None else text
         pending = self.engine.start(task.policy, task.request, self._on_end)
         self.running[pending] = task
 
@@ -270,7 +293,7 @@ class _Batch:
             task = self.running.pop(pending, None)
             if task is None:  # its end was notified twice
                 continue
-            yield task, pending.collect(self.text, task.id)
+            yield task, pending.collect(task.text, task.id)
 
     def close(self) -> None:
         for pending in self.running:
@@ -482,7 +505,7 @@ def _iterate(
     retries: int,
     text: bool,
 ) -> Iterator[Result[Any]]:
-    batch = _Batch(engine, text)
+    batch = RunningBatch(engine, text)
     waiting: list[BatchTask] = []  # repeated at their due times
     exhausted = False
     try:

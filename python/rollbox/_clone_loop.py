@@ -16,7 +16,7 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import fields, replace
 from typing import (
     Any,
@@ -379,9 +379,14 @@ def _not_run(index: int, problem: RollboxError) -> Clone[bytes, Any]:
 
 
 def iterate_clones(
-    loop: CloneLoop, n: int, width: int, order: OrderedQueue, bar: ProgressBar, retries: int
+    loop: CloneLoop,
+    numbers: Iterable[int],
+    width: int,
+    order: OrderedQueue,
+    bar: ProgressBar,
+    retries: int,
 ) -> Generator[Clone[bytes, Any], None, None]:
-    fresh = collections.deque(_Task(index) for index in range(n))
+    fresh = collections.deque(_Task(index) for index in numbers)
     waiting: list[_Task] = []  # repeated at their due times
     try:
         while (fresh or waiting or loop.running) and not loop.stopped:

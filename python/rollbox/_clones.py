@@ -202,6 +202,10 @@ def encode_message(fields: dict[str, Any]) -> bytes:
 # The pool
 
 
+def _unknown() -> Any:
+    """Stands for functions that are known by value alone."""
+
+
 class _WarmState(NamedTuple):
     """The interpreter that has run init_fn: its command's id, and the snapshot that contains it."""
 
@@ -229,11 +233,26 @@ class CloneWork(Generic[_R]):
             raise InvalidArgument(f"init_fn must be a function, not {init_fn!r}", stage="arguments")
         _argument_count(work_fn)
         self._work_fn, self._init_fn, self._python = work_fn, init_fn, python
+        self._packed: Optional[bytes] = None
         self._warming = threading.Lock()
         self._warm: Optional[_WarmState] = None
 
     def __reduce__(self) -> Any:
         return CloneWork, (self._work_fn, self._init_fn, self._python)
+
+    def packed(self) -> bytes:
+        """The functions by value, for another machine that lacks their modules."""
+        if self._packed is not None:
+            return self._packed
+        assert self._work_fn is not None
+        return _pack(self._init_fn, self._work_fn)
+
+    @classmethod
+    def of_packed(cls, functions: bytes, python: str) -> CloneWork[Any]:
+        """The functions that `packed` gave."""
+        made: CloneWork[Any] = CloneWork(_unknown, None, python)
+        made._packed = functions
+        return made
 
     def warm(self, box: Session) -> None:
         """Runs init_fn in the session and keeps the state, if that is not done yet."""
@@ -247,7 +266,7 @@ class CloneWork(Generic[_R]):
             return self._warm
 
     def _start(self, box: Session, handle: Handle) -> _WarmState:
-        functions, id = _pack(self._init_fn, self._work_fn), new_id()
+        functions, id = self.packed(), new_id()
         guest = Path(__file__).with_name("_clone_guest.py").read_text("utf-8")
         with Pipes() as pipes:
             control, control_read = pipes.writer()
@@ -281,6 +300,7 @@ class CloneWork(Generic[_R]):
         progress: Optional[bool],
         retries: int,
         max_value: int,
+        numbers: Optional[Sequence[int]] = None,
     ) -> tuple[CloneLoop, Generator[Clone[bytes, _R], None, None]]:
         """Checks the arguments and warms up; returns the loop (to stop it) and its Clones."""
         for name, number, least in (
@@ -309,8 +329,33 @@ class CloneWork(Generic[_R]):
             return box._forks(count, warm.snapshot, state_options("keep", attached=True))
 
         loop = CloneLoop(make, warm.command, seed, max_value, allowed)
-        queue, bar = OrderedQueue(ordered), ProgressBar(progress, range(n))
-        return loop, iterate_clones(loop, n, width, queue, bar, retries)
+        numbers = range(n) if numbers is None else numbers
+        queue, bar = OrderedQueue(ordered), ProgressBar(progress, numbers)
+        return loop, iterate_clones(loop, numbers, width, queue, bar, retries)
+
+    def start_numbers(
+        self,
+        box: Session,
+        numbers: Sequence[int],
+        *,
+        timeout: Timeout,
+        seed: Optional[int],
+        concurrency: int,
+        max_value: int,
+    ) -> tuple[CloneLoop, Generator[Clone[bytes, _R], None, None]]:
+        """Clones of these numbers, which are a part of those of a fork; each is tried once."""
+        return self.start_fork(
+            box,
+            len(numbers),
+            timeout,
+            concurrency,
+            seed,
+            False,
+            False,
+            0,
+            max_value,
+            numbers=numbers,
+        )
 
     def iter_fork(
         self,

@@ -27,6 +27,7 @@ ADAPTERS = [
     ("nemo_gym", "3.13", NEMO_GYM.split(), ["nemo-gym==0.7.0"]),
     ("verifiers", "3.12", ["verifiers==0.4.0"], []),
     ("openenv", "3.12", ["openenv==0.10.0"], []),
+    ("ray", "3.11", ["ray==2.60.0", "cloudpickle"], []),
 ]
 
 
