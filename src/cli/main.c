@@ -361,6 +361,11 @@ static const struct command commands[] = {
     { "token create", "", "make a token for clients of rollbox serve, and print it",
         "It is printed once: the file has only its digest.\n", COMMAND_TOKEN_CREATE, 0, 0,
         cmd_token, 0 },
+    { "token tenant", "NAME", "set or print the quotas, the weight and the ceiling of a tenant",
+        "A server uses them within a second. Of a tenant's quotas and its token's the lesser "
+        "holds.\n"
+        "Example: rollbox token tenant --tokens tokens --quota memory=64G --quota rate=20 teama\n",
+        COMMAND_TOKEN_TENANT, 1, 1, cmd_token, 0 },
     { "token ls", "", "list the tokens of a file, one JSON object a line", NULL, COMMAND_TOKEN_LS,
         0, 0, cmd_token, 0 },
     { "token rm", "ID", "remove a token; a server refuses it within a second", NULL,

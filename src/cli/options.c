@@ -35,7 +35,6 @@
         COMMAND_RESET | COMMAND_TREE | COMMAND_DIFF | COMMAND_COMMIT | COMMAND_DISCARD |           \
         COMMAND_EXPORT | COMMAND_CP | COMMAND_FORWARD | TEMPLATE_COMMANDS | STATE_COMMANDS |       \
         COMMAND_NET_LOG | COMMAND_NET_SET | COMMAND_PORT)
-#define TOKEN_COMMANDS (COMMAND_TOKEN_CREATE | COMMAND_TOKEN_LS | COMMAND_TOKEN_RM)
 #define SOCKET_COMMANDS                                                                            \
     (COMMAND_ENGINE_START | COMMAND_ENGINE_STATUS | COMMAND_ENGINE_STOP | COMMAND_DEBUG_DUMP |     \
         SESSION_COMMANDS)
@@ -393,6 +392,14 @@ const struct option option_table[] = {
         "how many sandboxes the tenant may have at once (default 1000)" },
     { OPTION_MAX_RUNNING, 0, "max-running", "N", OPTION_COUNT, COMMAND_TOKEN_CREATE, NULL,
         "how many commands the tenant may run at once (default 1000)" },
+    { OPTION_QUOTA, 0, "quota", "NAME=VALUE", OPTION_TEXT,
+        COMMAND_SERVE | COMMAND_TOKEN_CREATE | COMMAND_TOKEN_TENANT, NULL,
+        "sandboxes, running, queued, memory, cpus, disk, starts (a day), rate (a second) or burst; "
+        "repeat it for more" },
+    { OPTION_WEIGHT, 0, "weight", "N", OPTION_COUNT, COMMAND_TOKEN_TENANT, NULL,
+        "the tenant's share of a server that is full (default 1)" },
+    { OPTION_CEILING, 0, "ceiling", "FILE", OPTION_FILE, COMMAND_TOKEN_TENANT, NULL,
+        "the most that policies of the tenant may have, as JSON; /dev/null: no ceiling" },
     { OPTION_ENGINE, 0, "engine", "SOCKET", OPTION_FILE,
         (REPEATING_COMMANDS & ~COMMAND_CREATE) | COMMAND_REPLAY | COMMAND_SERVE |
             COMMAND_IMAGE_BUILD,

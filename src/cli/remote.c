@@ -291,7 +291,7 @@ static int call_list(const struct options *options) {
 /* They use no engine. */
 #define LOCAL_COMMANDS                                                                             \
     (COMMAND_HELP | COMMAND_VERSION | COMMAND_COMPLETION | COMMAND_POLICY_CHECK |                  \
-        COMMAND_NET_TEST | COMMAND_TOKEN_CREATE | COMMAND_TOKEN_LS | COMMAND_TOKEN_RM)
+        COMMAND_NET_TEST | TOKEN_COMMANDS)
 
 static int call_remote(const struct options *options) {
     unsigned __int128 bit = options->command->bit;

@@ -12,6 +12,7 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "serve/admission.h"
 #include "serve/command.h"
 #include "serve/engine_link.h"
 
@@ -172,8 +173,7 @@ static bool start_job(struct batch *batch, const char *line, size_t length) {
         .route = parent->route,
         .tenant = parent->tenant,
         .scopes = parent->scopes,
-        .max_sandboxes = parent->max_sandboxes,
-        .max_running = parent->max_running,
+        .quotas = parent->quotas,
         .has_begun = true,
         .data = job,
         .refused = on_refused };
@@ -195,10 +195,10 @@ static bool start_job(struct batch *batch, const char *line, size_t length) {
         return true; /* the row is made */
     } else if (exchange->server->draining) {
         exchange_problem(exchange, 503, "draining", "the server is shutting down");
-    } else if (command_may_run(exchange)) {
+    } else {
         job->command = command_read(exchange);
         if (job->command)
-            policies_prepare(exchange, start_run);
+            policies_prepare(exchange, ADMISSION_RUN, start_run);
     }
     return true;
 }
@@ -224,7 +224,7 @@ static bool has_room(struct batch *batch) {
 
     if (batch->is_full || batch->n_jobs >= WINDOW)
         return false;
-    if (exchange->tenant->n_running < exchange->max_running)
+    if (admission_has_room(exchange))
         return true;
     /* The tenant's other requests take all of its quota. */
     if (!batch->n_jobs)

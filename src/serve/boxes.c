@@ -6,6 +6,7 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "serve/admission.h"
 #include "serve/digits.h"
 #include "serve/engine_link.h"
 #include "serve/events.h"
@@ -44,7 +45,7 @@ struct box *box_find(struct server *server, const struct tenant *tenant, const c
     return NULL;
 }
 
-struct box *box_new(struct server *server, struct tenant *tenant, const char *name,
+static struct box *enter(struct server *server, struct tenant *tenant, const char *name,
     struct engine_link *link, struct rollbox_sandbox *take_handle) {
     struct box *box = calloc(1, sizeof *box);
     char digits[17];
@@ -62,7 +63,26 @@ struct box *box_new(struct server *server, struct tenant *tenant, const char *na
     box->handle = take_handle;
     (void)snprintf(box->name, sizeof box->name, "%s", name);
     list_add_tail(bucket_of(server, tenant, name), &box->of_names);
-    tenant->n_sandboxes++;
+    return box;
+}
+
+struct box *box_new(
+    struct exchange *exchange, const char *name, struct rollbox_sandbox *take_handle) {
+    struct box *box = enter(exchange->server, exchange->tenant, name, exchange->link, take_handle);
+
+    if (box)
+        admission_settle(exchange, box);
+    return box;
+}
+
+struct box *box_restore(struct server *server, struct tenant *tenant, const char *name,
+    struct engine_link *link, struct rollbox_sandbox *take_handle, const struct amounts *held) {
+    struct box *box = enter(server, tenant, name, link, take_handle);
+
+    if (box) {
+        box->held = *held;
+        quota_take_levels(&tenant->use, held);
+    }
     return box;
 }
 
@@ -101,7 +121,7 @@ void box_forget(struct server *server, struct box *box) {
     box->is_gone = true;
     events_of_box(box, "sandbox.ended", NULL);
     list_remove(&box->of_names);
-    box->tenant->n_sandboxes--;
+    quota_give_back(&box->tenant->use, &box->held);
     box_unref(box);
 }
 

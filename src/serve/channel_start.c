@@ -12,6 +12,7 @@
 
 #include "base/cleanup.h"
 #include "client/files.h"
+#include "serve/admission.h"
 #include "serve/events.h"
 
 #define EXTRA_MAX 8u
@@ -157,7 +158,7 @@ static void start(struct channel *channel, json_t *body) {
         return;
     }
     if (!channel_take_id(channel, json_object_get(body, "id"), true) ||
-        (tty && !command_terminal(exchange, tty, &terminal)) || !command_may_run(exchange))
+        (tty && !command_terminal(exchange, tty, &terminal)) || !admission_command(exchange))
         return;
     struct command *command = command_read(exchange);
     if (!command)

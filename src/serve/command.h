@@ -26,8 +26,6 @@ struct rollbox_run_options command_run_options(const struct command *command);
 struct rollbox_exec_options command_exec_options(const struct command *command);
 /* Adds an ended run or command to the usage and the events; `id` of a command. */
 void command_ended(struct exchange *exchange, const char *id, const struct rollbox_result *result);
-/* Counts a running command of the token. False: the answer is given. */
-bool command_may_run(struct exchange *exchange);
 /* The terminal of the member `key` of an object; false: the answer is given. */
 bool command_terminal(struct exchange *exchange, const json_t *value, struct rollbox_terminal *ret);
 

@@ -20,6 +20,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/utf8.h"
+#include "serve/admission.h"
 #include "serve/command.h"
 #include "serve/engine_link.h"
 #include "serve/events.h"
@@ -293,7 +294,7 @@ static void on_watched(struct rollbox_run *run, void *userdata) {
     exchange_done(exchange);
 }
 
-static void watch(const struct exchange *first, const char *id) {
+static void watch(struct exchange *first, const char *id) {
     struct exchange *exchange = calloc(1, sizeof *exchange);
     const struct rollbox_attach_options options = { .size = sizeof options,
         .operation_id = id,
@@ -309,8 +310,7 @@ static void watch(const struct exchange *first, const char *id) {
     exchange->box = first->box;
     exchange->box->references++;
     exchange->seen.asked_ns = first->seen.asked_ns;
-    exchange->counts_running = true;
-    exchange->tenant->n_running++;
+    admission_move(first, exchange);
     exchange->server->n_exchanges++;
     list_init(&exchange->of_operation);
     list_init(&exchange->of_engine);
@@ -326,18 +326,6 @@ static void on_gone(struct exchange *exchange) {
     if (exchange->run)
         (void)rollbox_kill(exchange->run, ROLLBOX_OUTCOME_ERROR);
     exchange_done(exchange);
-}
-
-bool command_may_run(struct exchange *exchange) {
-    if (exchange->tenant->n_running >= exchange->max_running) {
-        exchange_over(
-            exchange, "running commands", exchange->tenant->n_running, exchange->max_running);
-        return false;
-    }
-    exchange->seen.asked_ns = clock_now_ns();
-    exchange->counts_running = true;
-    exchange->tenant->n_running++;
-    return true;
 }
 
 static void start_run(struct exchange *exchange, struct rollbox_plan *plan) {
@@ -369,8 +357,7 @@ void handle_run(struct exchange *exchange) {
     exchange->data = command;
     exchange->free_data = free_data;
     exchange->gone = on_gone;
-    if (command_may_run(exchange))
-        policies_prepare(exchange, start_run);
+    policies_prepare(exchange, ADMISSION_RUN, start_run);
 }
 
 /* ---- commands in sandboxes ---- */
@@ -492,7 +479,7 @@ static void start_exec(struct exchange *exchange, const char *id) {
 }
 
 void handle_exec(struct exchange *exchange) {
-    if (command_may_run(exchange))
+    if (admission_command(exchange))
         start_exec(exchange, NULL);
 }
 
@@ -501,7 +488,7 @@ static bool id_ok(struct exchange *exchange, const char *id) {
 }
 
 void handle_exec_put(struct exchange *exchange) {
-    if (id_ok(exchange, exchange->parameters[1]) && command_may_run(exchange))
+    if (id_ok(exchange, exchange->parameters[1]) && admission_command(exchange))
         start_exec(exchange, exchange->parameters[1]);
 }
 

@@ -33,6 +33,7 @@ static const struct setting {
     { "state", KIND_TEXT, offsetof(struct config, state), 0, 0 },
     { "prices", KIND_TEXT, offsetof(struct config, prices), 0, 0 },
     { "drain", KIND_NUMBER, offsetof(struct config, drain_s), 0, DRAIN_MAX_S },
+    { "quota", KIND_LIST, offsetof(struct config, quota), 0, 0 },
     { "insecure", KIND_FLAG, offsetof(struct config, insecure), 0, 0 },
     { "tls-cert", KIND_TEXT, offsetof(struct config, tls_cert), 0, 0 },
     { "tls-key", KIND_TEXT, offsetof(struct config, tls_key), 0, 0 },
@@ -104,6 +105,13 @@ static int set_from_file(const char *name, char kind, const char *text, long lin
     struct reading *reading = data;
     const struct setting *setting = find(name);
 
+    if (!setting && !strncmp(name, "quota-", 6) && (kind == 's' || kind == 'i')) {
+        char *pair = NULL;
+
+        if (asprintf(&pair, "%s=%s", name + 6, text) < 0)
+            return -1;
+        return set_from_file("quota", 's', pair, line, data);
+    }
     if (!setting) {
         fprintf(
             stderr, "rollbox-serve: %s:%ld: unknown option \"%.64s\"\n", reading->path, line, name);
@@ -143,6 +151,25 @@ static int read_file(struct config *config, const char *path, const bool *given)
 }
 
 /* ---- all ---- */
+
+/* NAME=VALUE, each. */
+static int read_quotas(struct config *config) {
+    config->quotas = quota_unlimited();
+    for (size_t i = 0; i < config->quota.n; i++) {
+        const char *text = config->quota.values[i], *value = strchr(text, '=');
+        auto_free char *name = value ? strndup(text, (size_t)(value - text)) : NULL;
+        enum quota quota = name ? quota_of_name(name) : QUOTA_N;
+
+        if (quota == QUOTA_N || quota_parse(quota, value + 1, &config->quotas.of[quota]) < 0) {
+            fprintf(stderr,
+                "rollbox-serve: quota \"%.64s\" is not NAME=VALUE; names are sandboxes, running, "
+                "queued, memory, cpus, disk, starts, rate and burst\n",
+                text);
+            return 2;
+        }
+    }
+    return 0;
+}
 
 static int check(const struct config *config) {
     const char *why = NULL;
@@ -198,5 +225,7 @@ int config_read(struct config *config, int argc, char **argv) {
         return 2;
     }
     int status = path ? read_file(config, path, given) : 0;
+    if (!status)
+        status = read_quotas(config);
     return status ? status : check(config);
 }

@@ -2,7 +2,8 @@
 /*
  * The server's options, of its command line and of a TOML file (--config). Both have the same
  * names: `--tls-cert FILE` is `tls-cert = "FILE"`, and also `[tls]` with `cert = "FILE"`. An option
- * of the command line wins over the file's. Unknown names and wrong types are errors.
+ * of the command line wins over the file's. Unknown names and wrong types are errors. `[quota]`
+ * with `memory = "64G"` is `--quota memory=64G`.
  */
 #ifndef ROLLBOX_SERVE_CONFIG_H
 #define ROLLBOX_SERVE_CONFIG_H
@@ -10,6 +11,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+
+#include "serve/quota.h"
 
 #define CONFIG_LIST_MAX 64
 
@@ -19,12 +22,13 @@ struct config_list {
 };
 
 struct config {
-    struct config_list listen, host, engine;
+    struct config_list listen, host, engine, quota;
     const char *tokens, *state, *prices;
     const char *tls_cert, *tls_key, *tls_client_ca;
     bool tls_client_required, insecure, engine_per_tenant;
     int64_t engines, drain_s;
     bool shows_version;
+    struct amounts quotas; /* of `quota` */
 };
 
 /* 0; or 2, the exit status after a message. Strings live as long as the process. */

@@ -8,6 +8,7 @@
 
 #include "base/cleanup.h"
 #include "base/utf8.h"
+#include "serve/admission.h"
 #include "serve/engine_link.h"
 #include "serve/metrics.h"
 #include "serve/server.h"
@@ -47,8 +48,7 @@ void exchange_done(struct exchange *exchange) {
     metrics_request(exchange);
     if (exchange->connection)
         *http_data(exchange->connection) = NULL;
-    if (exchange->counts_running)
-        exchange->tenant->n_running--;
+    admission_end(exchange);
     list_remove(&exchange->of_operation);
     list_remove(&exchange->of_engine);
     if (exchange->operation)
@@ -159,18 +159,36 @@ void exchange_fail(struct exchange *exchange, const struct rollbox_error *error)
         status == 503 ? "Retry-After: 1\r\n" : NULL);
 }
 
-void exchange_over(
-    struct exchange *exchange, const char *what, unsigned current, unsigned maximum) {
-    char detail[200];
+void exchange_over(struct exchange *exchange, const struct quota_verdict *verdict) {
+    const char *name = quota_name(verdict->quota);
+    json_t *current = quota_to_json(verdict->quota, verdict->current);
+    json_t *maximum = quota_to_json(verdict->quota, verdict->maximum);
+    auto_free char *maximum_text = json_dumps(maximum, JSON_ENCODE_ANY | JSON_REAL_PRECISION(6));
+    auto_free char *current_text = json_dumps(current, JSON_ENCODE_ANY | JSON_REAL_PRECISION(6));
+    const char *most = maximum_text ? maximum_text : "?";
+    char detail[240], retry[40] = "";
 
-    (void)snprintf(detail, sizeof detail,
-        "the token allows %u %s at once, and the tenant has %u; end some, or try again later",
-        maximum, what, current);
+    if (verdict->quota == QUOTA_RATE)
+        (void)snprintf(detail, sizeof detail,
+            "the quota \"rate\" of the tenant is %s starts a second; try again later", most);
+    else if (verdict->retry_s < 0)
+        (void)snprintf(detail, sizeof detail,
+            "the quota \"%s\" of the tenant is %s, and this request alone needs more; lower the "
+            "limits of its policy, or its number of forks",
+            name, most);
+    else
+        (void)snprintf(detail, sizeof detail,
+            "the quota \"%s\" of the tenant is %s, and the tenant has %s; end some, or try again "
+            "later",
+            name, most, current_text ? current_text : "?");
     json_t *problem = exchange_problem_json(429, "quota_exceeded", "quota", detail, exchange->id);
-    json_object_set_new(problem, "limit", json_string(what));
-    json_object_set_new(problem, "current", json_integer(current));
-    json_object_set_new(problem, "maximum", json_integer(maximum));
-    send_problem(exchange, problem, 429, "Retry-After: 1\r\n");
+    json_object_set_new(problem, "limit", json_string(name));
+    json_object_set_new(problem, "current", current);
+    json_object_set_new(problem, "maximum", maximum);
+    json_object_set_new(problem, "retryable", json_boolean(verdict->retry_s >= 0));
+    if (verdict->retry_s >= 0)
+        (void)snprintf(retry, sizeof retry, "Retry-After: %lld\r\n", (long long)verdict->retry_s);
+    send_problem(exchange, problem, 429, retry);
 }
 
 void exchange_result(

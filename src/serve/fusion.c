@@ -234,7 +234,7 @@ void handle_fusion_run(struct exchange *exchange) {
     else if (json_array_size(json_object_get(exchange->body, "fetch_files")))
         answer(exchange, "SandboxError", "rollbox does not fetch files yet", NULL);
     else
-        policies_prepare(exchange, start);
+        policies_prepare(exchange, ADMISSION_RUN, start);
 }
 
 void handle_fusion_ping(struct exchange *exchange) {

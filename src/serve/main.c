@@ -189,6 +189,7 @@ int main(int argc, char **argv) {
     (void)signal(SIGPIPE, SIG_IGN);
     (void)limits_raise_open_files();
     the_server = &server;
+    server.tokens.defaults = config.quotas;
     if (start_tls(&server, &config) || (config.prices && usage_read_prices(config.prices)))
         return 1;
     if (config.tokens) {

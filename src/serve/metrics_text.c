@@ -160,8 +160,8 @@ static void add_sandboxes(struct buf *to, const struct server *server) {
             (unsigned long long)totals.memory);
         buf_printf(&disk, "rollbox_sandbox_disk_bytes{tenant=\"%s\"} %llu\n", tenant->name,
             (unsigned long long)totals.disk);
-        buf_printf(
-            &running, "rollbox_running{tenant=\"%s\"} %u\n", tenant->name, tenant->n_running);
+        buf_printf(&running, "rollbox_running{tenant=\"%s\"} %u\n", tenant->name,
+            (unsigned)tenant->use.now.of[QUOTA_RUNNING]);
     }
     buf_add(to, memory.data, memory.length);
     buf_add(to, disk.data, disk.length);

@@ -11,8 +11,8 @@
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "serve/admission.h"
 #include "serve/engines.h"
-#include "serve/server.h"
 
 /* Found without a thread of the pool. */
 #define PLANS_MAX 512u
@@ -158,15 +158,15 @@ bool policies_allowed(struct exchange *exchange, const json_t *policy) {
     return !key;
 }
 
-void policies_prepare(
-    struct exchange *exchange, void (*then)(struct exchange *exchange, struct rollbox_plan *plan)) {
+void policies_prepare(struct exchange *exchange, enum admission_kind kind,
+    void (*then)(struct exchange *exchange, struct rollbox_plan *plan)) {
     const json_t *policy = json_object_get(exchange->body, "policy");
 
     if (policy && !json_is_object(policy)) {
         exchange_problem(exchange, 400, "policy_invalid", "policy must be an object");
         return;
     }
-    if (!policies_allowed(exchange, policy))
+    if (!policies_allowed(exchange, policy) || !admission_take(exchange, kind, policy))
         return;
     exchange->prepared = then;
     engines_want(exchange, prepare);

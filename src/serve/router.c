@@ -218,7 +218,7 @@ static int authenticate(struct exchange *exchange) {
     }
     if (!header && http_is_own_user(exchange->connection)) {
         exchange->scopes = TOKEN_EVERYTHING;
-        exchange->max_sandboxes = exchange->max_running = UINT32_MAX;
+        exchange->quotas = quota_unlimited();
         exchange->tenant = tenant_of(exchange->server, "local");
     } else {
         token =
@@ -226,12 +226,15 @@ static int authenticate(struct exchange *exchange) {
         if (!token)
             return 401;
         exchange->scopes = token->scopes;
-        exchange->max_sandboxes = token->max_sandboxes;
-        exchange->max_running = token->max_running;
+        exchange->quotas = token->quotas;
         exchange->tenant = tenant_of(exchange->server, token->tenant);
     }
     if (!exchange->tenant)
         return 503;
+    const struct tenant_rules *rules =
+        tokens_tenant(&exchange->server->tokens, exchange->tenant->name);
+    exchange->quotas =
+        quota_least(&exchange->quotas, rules ? &rules->quotas : &exchange->server->tokens.defaults);
     return exchange->scopes & exchange->route->scope ? 0 : 403;
 }
 

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "serve/admission.h"
 #include "serve/command.h"
 #include "serve/engines.h"
 #include "serve/events.h"
@@ -23,15 +24,6 @@ const char *const label_keys[] = { "labels", NULL };
 const char *const signal_keys[] = { "signal", "scope", NULL };
 const char *const resize_keys[] = { "rows", "columns", NULL };
 const char *const state_keys[] = { "processes", NULL };
-
-static bool may_create(struct exchange *exchange, unsigned more) {
-    unsigned current = exchange->tenant->n_sandboxes;
-
-    if (current + more <= exchange->max_sandboxes)
-        return true;
-    exchange_over(exchange, "sandboxes", current, exchange->max_sandboxes);
-    return false;
-}
 
 static bool is_inspection(const struct route *route) {
     return !strcmp(route->method, "GET") && !strcmp(route->path, "/v1/sandboxes/{sandbox}");
@@ -92,8 +84,7 @@ static void on_created(struct rollbox_run *run, void *userdata) {
         exchange_fail(exchange, &error);
         return;
     }
-    struct box *box =
-        box_new(exchange->server, exchange->tenant, exchange->data, exchange->link, handle);
+    struct box *box = box_new(exchange, exchange->data, handle);
     if (!box) {
         exchange_problem(exchange, 503, "resource_exhausted", "the server is out of memory");
         return;
@@ -142,8 +133,6 @@ static void create(struct exchange *exchange, struct rollbox_plan *plan) {
             (const char *)exchange->data);
         return;
     }
-    if (!may_create(exchange, 1))
-        return;
     (void)snprintf(
         name, sizeof name, "%s.%s", exchange->tenant->name, (const char *)exchange->data);
     if (seconds_of(exchange, "idle_s", &options.idle_ms) &&
@@ -192,7 +181,7 @@ void handle_create(struct exchange *exchange) {
     if (!exchange->data)
         exchange_problem(exchange, 503, "resource_exhausted", "the server is out of memory");
     else
-        policies_prepare(exchange, create);
+        policies_prepare(exchange, ADMISSION_SANDBOX, create);
 }
 
 /* ---- lists ---- */
@@ -285,9 +274,9 @@ void handle_status(struct exchange *exchange) {
     list_for_each(node, &server->tenants) {
         const struct tenant *tenant = container_of(node, struct tenant, of_server);
 
-        json_array_append_new(
-            tenants, json_pack("{s:s, s:i, s:i}", "tenant", tenant->name, "sandboxes",
-                         (int)tenant->n_sandboxes, "running", (int)tenant->n_running));
+        json_array_append_new(tenants, json_pack("{s:s, s:i, s:i}", "tenant", tenant->name,
+                                           "sandboxes", (int)tenant->use.now.of[QUOTA_SANDBOXES],
+                                           "running", (int)tenant->use.now.of[QUOTA_RUNNING]));
     }
     exchange_answer_json(exchange, 200,
         json_pack("{s:s, s:i, s:i, s:o, s:b, s:o}", "version", rollbox_version(), "connections",
@@ -410,7 +399,7 @@ static void on_forked(struct rollbox_run *run, void *userdata) {
         box_random_name(name);
         struct box *box = NULL;
         if (rollbox_call_sandbox(run, i, &handle, NULL) >= 0)
-            box = box_new(exchange->server, exchange->tenant, name, exchange->link, handle);
+            box = box_new(exchange, name, handle);
         if (!box)
             continue;
         memcpy(box->lease, exchange->box->lease, sizeof box->lease);
@@ -487,7 +476,7 @@ static bool fork_of(struct exchange *exchange, struct rollbox_call_options *call
 
     if (!exchange_integer(exchange, "n", 1, FORKS_MAX, &n) ||
         !exchange_boolean(exchange, "same_seed", &state->same_seed) ||
-        !may_create(exchange, (unsigned)n))
+        !admission_forks(exchange, (unsigned)n))
         return false;
     call->n = (size_t)n;
     return true;

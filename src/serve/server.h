@@ -21,6 +21,7 @@
 #include "serve/http.h"
 #include "serve/journal.h"
 #include "serve/pool.h"
+#include "serve/quota.h"
 #include "serve/tls.h"
 #include "serve/tokens.h"
 
@@ -30,7 +31,8 @@
 struct tenant {
     struct list of_server;
     char name[TOKEN_TENANT_MAX + 1];
-    unsigned n_sandboxes, n_running;
+    struct quota_use use;
+    bool keeps_starts; /* they are to be written to the journal */
 };
 
 /* What a sandbox used when it was measured last: usage.c. */
@@ -57,7 +59,8 @@ struct box {
     uint64_t number;                 /* random: never used again */
     bool is_detached;                /* it outlives the server's connection to its engine */
     struct box_measure measure;
-    bool is_gone; /* not in the table any more */
+    struct amounts held; /* of its tenant's quotas: the limits of its policy */
+    bool is_gone;        /* not in the table any more */
 };
 
 struct engine_link;
@@ -119,7 +122,9 @@ struct exchange {
     struct http_connection *connection; /* NULL once the client is gone */
     const struct route *route;
     struct tenant *tenant;
-    unsigned scopes, max_sandboxes, max_running;
+    unsigned scopes;
+    struct amounts quotas;                   /* of the token and its tenant */
+    struct amounts share, held;              /* of one run or sandbox; in all: admission.c */
     char *parameters[EXCHANGE_PARAMETERS];   /* decoded */
     json_t *body;                            /* an object; NULL of a raw one */
     struct box *box;                         /* referenced */
@@ -164,7 +169,7 @@ void exchange_fail(struct exchange *exchange, const struct rollbox_error *error)
 void exchange_problem(struct exchange *exchange, int status, const char *code, const char *format,
     ...) __attribute__((format(printf, 4, 5)));
 /* 429 with the quota. */
-void exchange_over(struct exchange *exchange, const char *what, unsigned current, unsigned maximum);
+void exchange_over(struct exchange *exchange, const struct quota_verdict *verdict);
 /* A result that is no answer to a request that rollbox could carry out: a problem with "result". */
 void exchange_result(
     struct exchange *exchange, const struct rollbox_result *result, const char *id);
@@ -192,9 +197,12 @@ struct tenant *tenant_of(struct server *server, const char *name);
 /* ---- boxes.c ---- */
 
 struct box *box_find(struct server *server, const struct tenant *tenant, const char *name);
-/* Enters a sandbox; the handle is consumed. NULL when out of memory. */
-struct box *box_new(struct server *server, struct tenant *tenant, const char *name,
-    struct engine_link *link, struct rollbox_sandbox *take_handle);
+/* Enters a sandbox that the exchange has made; the handle is consumed. NULL when out of memory. */
+struct box *box_new(
+    struct exchange *exchange, const char *name, struct rollbox_sandbox *take_handle);
+/* Enters one that a server before this one has made. */
+struct box *box_restore(struct server *server, struct tenant *tenant, const char *name,
+    struct engine_link *link, struct rollbox_sandbox *take_handle, const struct amounts *held);
 /* It is found again at another engine. */
 void box_move(struct box *box, struct engine_link *link, struct rollbox_sandbox *take_handle);
 struct box *box_unref(struct box *box);
@@ -209,9 +217,12 @@ void box_rename(struct server *server, const struct tenant *tenant, json_t *valu
 
 /* ---- policies.c ---- */
 
-/* Has the policy of the body's member "policy" compiled, then calls `then`; or answers. */
-void policies_prepare(
-    struct exchange *exchange, void (*then)(struct exchange *exchange, struct rollbox_plan *plan));
+enum admission_kind { ADMISSION_RUN, ADMISSION_SANDBOX };
+
+/* Checks the policy of the body's member "policy" against scopes and ceilings, takes its quotas and
+ * has it compiled. Calls `then` when the work may begin; or answers. */
+void policies_prepare(struct exchange *exchange, enum admission_kind kind,
+    void (*then)(struct exchange *exchange, struct rollbox_plan *plan));
 
 /* Whether the token's scopes allow this policy; false: the answer is given. */
 bool policies_allowed(struct exchange *exchange, const json_t *policy);
@@ -223,6 +234,8 @@ int state_open(struct server *server, const char *directory);
 /* Keep and forget a detached sandbox, and a durable lease. */
 void state_keep_box(struct server *server, const struct box *box);
 void state_forget_box(struct server *server, const struct box *box);
+/* What the sandbox of a line has of its tenant's quotas. */
+struct amounts state_amounts(const json_t *line);
 void state_keep_lease(
     struct server *server, const struct tenant *tenant, const char *id, int64_t ttl_s);
 void state_forget_lease(struct server *server, const struct tenant *tenant, const char *id);

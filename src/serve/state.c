@@ -9,8 +9,8 @@
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "serve/admission.h"
 #include "serve/engines.h"
-#include "serve/server.h"
 
 /* Lines of the journal whose sandboxes are looked up when all are read: "TENANT NAME" to the
  * line. */
@@ -34,7 +34,7 @@ static void replay(void *data, const json_t *line) {
     bool is_box = !strcmp(kind, "box") || !strcmp(kind, "unbox");
     auto_buf struct buf key = BUF_INIT;
 
-    if (operations_replay(to->server, kind, line))
+    if (operations_replay(to->server, kind, line) || admission_replay(to->server, kind, line))
         return;
     buf_printf(&key, "%s %s", text_of(line, "tenant"), text_of(line, is_box ? "name" : "id"));
     if (buf_failed(&key))
@@ -61,6 +61,7 @@ static void dump(void *data, struct journal *journal) {
     struct journal *before = server->journal;
 
     operations_dump(server, journal);
+    admission_dump(server, journal);
     if (!from->is_open) {
         dump_rows(journal, from->boxes);
         dump_rows(journal, from->leases);
@@ -99,7 +100,8 @@ static int restore_box(struct server *server, const json_t *line) {
     if (!link || !tenant || !box_name_ok(text_of(line, "name")) ||
         rollbox_sandbox_open(link->engine, text_of(line, "engine_name"), &handle, &error) < 0)
         return -ENOENT;
-    struct box *box = box_new(server, tenant, text_of(line, "name"), link, handle);
+    struct amounts held = state_amounts(line);
+    struct box *box = box_restore(server, tenant, text_of(line, "name"), link, handle, &held);
     if (box)
         box->measure.cpu_ms = -1; /* the server before has counted it */
     if (!box)

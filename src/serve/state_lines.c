@@ -3,10 +3,11 @@
  * The lines of the journal (--state) of detached sandboxes and durable leases; state.c reads them.
  *
  *   {"kind": "box", "tenant", "name", "engine_name", "owner", "engine", "number", "lease"?,
- *    "labels"?}
+ *    "labels"?, "held"?: {"memory", "cpus", "disk"}}
  *   {"kind": "unbox", "tenant", "name"}
  *   {"kind": "lease", "tenant", "id", "ttl_s"}
  *   {"kind": "unlease", "tenant", "id"}
+ *   {"kind": "starts", "tenant", "day", "n"}     (admission.c)
  *
  * A renewal of a lease is not written: after a start of the server each lease has its whole time
  * again, for its client to come back.
@@ -14,6 +15,28 @@
 #include "base/cleanup.h"
 #include "serve/engine_link.h"
 #include "serve/server.h"
+
+/* Of a sandbox in its tenant's quotas. */
+static const enum quota kept[] = { QUOTA_MEMORY, QUOTA_CPUS, QUOTA_DISK };
+
+static json_t *held_json(const struct box *box) {
+    json_t *held = json_object();
+
+    for (size_t i = 0; i < ARRAY_SIZE(kept); i++)
+        json_object_set_new(
+            held, quota_name(kept[i]), json_integer((json_int_t)box->held.of[kept[i]]));
+    return held;
+}
+
+struct amounts state_amounts(const json_t *line) {
+    struct amounts held = quota_nothing();
+    const json_t *json = json_object_get(line, "held");
+
+    held.of[QUOTA_SANDBOXES] = 1;
+    for (size_t i = 0; i < ARRAY_SIZE(kept); i++)
+        held.of[kept[i]] = (uint64_t)json_integer_value(json_object_get(json, quota_name(kept[i])));
+    return held;
+}
 
 void state_keep_box(struct server *server, const struct box *box) {
     json_t *line = json_pack("{s:s, s:s, s:s, s:s, s:s, s:i, s:I}", "kind", "box", "tenant",
@@ -25,6 +48,7 @@ void state_keep_box(struct server *server, const struct box *box) {
         json_object_set_new(line, "lease", json_string(box->lease));
     if (box->labels)
         json_object_set(line, "labels", box->labels);
+    json_object_set_new(line, "held", held_json(box));
     (void)journal_add(server->journal, line);
 }
 

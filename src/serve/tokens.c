@@ -1,19 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Bearer tokens and their file; tokens.h has the model. */
+/* Reading of the tokens file, and search for a token; tokens.h has the model. */
 #include "serve/tokens.h"
 
 #include <errno.h>
-#include <fcntl.h>
-#include <getopt.h>
 #include <jansson.h>
 #include <nettle/sha2.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
-#include <sys/random.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "base/buf.h"
 #include "base/cleanup.h"
@@ -22,7 +16,6 @@
 #include "serve/digits.h"
 
 #define FILE_MAX ((size_t)16 << 20)
-#define SECRET_DIGITS 64
 #define DEFAULT_SANDBOXES 1000u
 #define DEFAULT_RUNNING 1000u
 
@@ -37,7 +30,7 @@ static const struct {
     { "metrics", TOKEN_METRICS },
 };
 
-static void digest_of(const unsigned char salt[16], const char *secret, unsigned char digest[32]) {
+void tokens_digest(const unsigned char salt[16], const char *secret, unsigned char digest[32]) {
     struct sha256_ctx context;
 
     sha256_init(&context);
@@ -53,7 +46,7 @@ bool token_tenant_ok(const char *tenant) {
            strspn(tenant, "abcdefghijklmnopqrstuvwxyz0123456789") == length;
 }
 
-static unsigned scope_of(const char *name) {
+unsigned tokens_scope(const char *name) {
     for (size_t i = 0; i < ARRAY_SIZE(scope_names); i++)
         if (!strcmp(scope_names[i].name, name))
             return scope_names[i].scope;
@@ -63,6 +56,8 @@ static unsigned scope_of(const char *name) {
 static void forget_all(struct tokens *tokens) {
     if (!tokens->list.next)
         list_init(&tokens->list);
+    if (!tokens->tenants.next)
+        list_init(&tokens->tenants);
     list_for_each(node, &tokens->list) {
         struct token *token = container_of(node, struct token, of_tokens);
 
@@ -70,10 +65,48 @@ static void forget_all(struct tokens *tokens) {
         free(token->certificate);
         free(token);
     }
+    list_for_each(node, &tokens->tenants) {
+        struct tenant_rules *rules = container_of(node, struct tenant_rules, of_tokens);
+
+        list_remove(node);
+        json_decref(rules->ceiling);
+        free(rules);
+    }
 }
 
 void tokens_done(struct tokens *tokens) {
     forget_all(tokens);
+}
+
+/* Changes the quotas that are named. */
+static int read_quotas(const json_t *json, struct amounts *quotas) {
+    const char *name;
+    json_t *value;
+
+    if (json && !json_is_object(json))
+        return -EBADMSG;
+    json_object_foreach((json_t *)(uintptr_t)json, name, value) {
+        enum quota quota = quota_of_name(name);
+
+        if (quota == QUOTA_N || quota_from_json(quota, value, &quotas->of[quota]) < 0)
+            return -EBADMSG;
+    }
+    return 0;
+}
+
+/* The members max_sandboxes and max_running are of files that were made before "quota". */
+static int read_token_quotas(const json_t *row, struct amounts *quotas) {
+    const json_t *sandboxes = json_object_get(row, "max_sandboxes");
+    const json_t *running = json_object_get(row, "max_running");
+
+    *quotas = quota_unlimited();
+    quotas->of[QUOTA_SANDBOXES] = DEFAULT_SANDBOXES;
+    quotas->of[QUOTA_RUNNING] = DEFAULT_RUNNING;
+    if (sandboxes)
+        quotas->of[QUOTA_SANDBOXES] = (uint64_t)json_integer_value(sandboxes);
+    if (running)
+        quotas->of[QUOTA_RUNNING] = (uint64_t)json_integer_value(running);
+    return read_quotas(json_object_get(row, "quota"), quotas);
 }
 
 static int read_row(struct tokens *tokens, const json_t *row) {
@@ -81,8 +114,6 @@ static int read_row(struct tokens *tokens, const json_t *row) {
     const char *tenant = json_string_value(json_object_get(row, "tenant"));
     const char *certificate = json_string_value(json_object_get(row, "certificate"));
     const json_t *scopes = json_object_get(row, "scopes"), *scope;
-    const json_t *sandboxes = json_object_get(row, "max_sandboxes");
-    const json_t *running = json_object_get(row, "max_running");
     struct token *token = calloc(1, sizeof *token);
     size_t i;
 
@@ -107,13 +138,39 @@ static int read_row(struct tokens *tokens, const json_t *row) {
     memcpy(token->id, id, strlen(id) + 1);
     memcpy(token->tenant, tenant, strlen(tenant) + 1);
     json_array_foreach(scopes, i, scope) {
-        token->scopes |= json_is_string(scope) ? scope_of(json_string_value(scope)) : 0;
+        token->scopes |= json_is_string(scope) ? tokens_scope(json_string_value(scope)) : 0;
     }
     token->expires = json_integer_value(json_object_get(row, "expires"));
-    token->max_sandboxes = sandboxes ? (unsigned)json_integer_value(sandboxes) : DEFAULT_SANDBOXES;
-    token->max_running = running ? (unsigned)json_integer_value(running) : DEFAULT_RUNNING;
+    int r = read_token_quotas(row, &token->quotas);
+    if (r < 0) {
+        free(token->certificate);
+        free(token);
+        return r;
+    }
     list_add_tail(&tokens->list, &token->of_tokens);
     return 0;
+}
+
+static int read_tenant(struct tokens *tokens, const char *name, const json_t *row) {
+    const json_t *weight = json_object_get(row, "weight"),
+                 *ceiling = json_object_get(row, "ceiling");
+    struct tenant_rules *rules = calloc(1, sizeof *rules);
+
+    if (!rules)
+        return -ENOMEM;
+    list_add_tail(&tokens->tenants, &rules->of_tokens);
+    rules->weight = 1;
+    rules->quotas = tokens->defaults;
+    if (!token_tenant_ok(name) || !json_is_object(row) || (ceiling && !json_is_object(ceiling)) ||
+        (weight && !json_is_integer(weight)))
+        return -EBADMSG;
+    if (weight)
+        rules->weight = (unsigned)json_integer_value(weight);
+    if (rules->weight < 1 || rules->weight > TOKEN_WEIGHT_MAX)
+        return -EBADMSG;
+    memcpy(rules->name, name, strlen(name) + 1);
+    rules->ceiling = json_incref((json_t *)(uintptr_t)ceiling);
+    return read_quotas(json_object_get(row, "quota"), &rules->quotas);
 }
 
 int tokens_read(struct tokens *tokens) {
@@ -127,8 +184,14 @@ int tokens_read(struct tokens *tokens) {
         return r;
     json_t *all = json_loadb(text.data ? text.data : "", text.length, 0, NULL);
     const json_t *rows = json_object_get(all, "tokens");
-    if (!json_is_array(rows))
+    json_t *tenants = json_object_get(all, "tenants");
+    const char *name;
+    if (!json_is_array(rows) || (tenants && !json_is_object(tenants)))
         r = -EBADMSG;
+    json_object_foreach(tenants, name, row) {
+        if (r >= 0)
+            r = read_tenant(tokens, name, row);
+    }
     json_array_foreach(rows, i, row) {
         if (r >= 0)
             r = read_row(tokens, row);
@@ -196,7 +259,7 @@ const struct token *tokens_find(struct tokens *tokens, const char *authorization
     given += strspn(given, " ");
     const char *id = strncmp(given, "rbx_", 4) ? NULL : given + 4;
     const char *secret = id ? strchr(id, '_') : NULL;
-    if (!secret || strlen(secret + 1) != SECRET_DIGITS)
+    if (!secret || strlen(secret + 1) != TOKEN_SECRET_DIGITS)
         return NULL;
     for (int attempt = 0; attempt < 2; attempt++) {
         renew(tokens, attempt > 0);
@@ -206,222 +269,22 @@ const struct token *tokens_find(struct tokens *tokens, const char *authorization
             if (token->certificate || strlen(token->id) != (size_t)(secret - id) ||
                 strncmp(token->id, id, (size_t)(secret - id)) != 0)
                 continue;
-            digest_of(token->salt, secret + 1, digest);
+            tokens_digest(token->salt, secret + 1, digest);
             return same(digest, token->digest) && is_current(token) ? token : NULL;
         }
     }
     return NULL;
 }
 
-/* ---- the commands ---- */
-
-static int fail(const char *what, const char *path, int error_number) {
-    fprintf(stderr, "rollbox token: %s %s: %s\n", what, path, strerror(error_number));
-    return 1;
-}
-
-/* The file's content and a lock on it; an empty list if there is no file. */
-static json_t *load(const char *path, int *ret_lock) {
-    auto_buf struct buf lock_path = BUF_INIT;
-    auto_buf struct buf text = BUF_INIT;
-
-    buf_printf(&lock_path, "%s.lock", path);
-    *ret_lock = buf_failed(&lock_path)
-                    ? -1
-                    : open(lock_path.data, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
-    if (*ret_lock < 0 || flock(*ret_lock, LOCK_EX) < 0) {
-        fail("cannot lock", path, errno);
+const struct tenant_rules *tokens_tenant(struct tokens *tokens, const char *name) {
+    if (!tokens->path)
         return NULL;
+    renew(tokens, false);
+    list_for_each(node, &tokens->tenants) {
+        const struct tenant_rules *rules = container_of(node, struct tenant_rules, of_tokens);
+
+        if (!strcmp(rules->name, name))
+            return rules;
     }
-    int r = fd_read_file(path, FILE_MAX, &text);
-    if (r == -ENOENT)
-        return json_pack("{s:[]}", "tokens");
-    json_t *all = r < 0 || !text.data ? NULL : json_loadb(text.data, text.length, 0, NULL);
-    if (json_is_array(json_object_get(all, "tokens")))
-        return all;
-    json_decref(all);
-    fail("cannot read", path, r < 0 ? -r : EBADMSG);
     return NULL;
-}
-
-static int store(const char *path, const json_t *all) {
-    auto_buf struct buf beside = BUF_INIT;
-    auto_free char *text = json_dumps(all, JSON_INDENT(1));
-
-    buf_printf(&beside, "%s.new", path);
-    if (!text || buf_failed(&beside))
-        return fail("cannot write", path, ENOMEM);
-    (void)unlink(beside.data);
-    auto_close int fd = open(beside.data, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-    if (fd < 0 || fd_write_all(fd, text, strlen(text)) < 0 || fsync(fd) < 0 ||
-        rename(beside.data, path) < 0)
-        return fail("cannot write", path, errno);
-    return 0;
-}
-
-struct arguments {
-    const char *file, *tenant, *id, *certificate;
-    json_t *scopes;
-    long long expires_s, max_sandboxes, max_running;
-};
-
-static int create(const struct arguments *arguments) {
-    unsigned char random[8 + 16 + 32], digest[32];
-    char id[17], salt[33], secret[SECRET_DIGITS + 1], digits[65];
-    auto_close int lock = -EBADF;
-
-    if (!token_tenant_ok(arguments->tenant)) {
-        fprintf(stderr, "rollbox token: tenant: 1 to %d of a-z and 0-9: \"%.100s\"\n",
-            TOKEN_TENANT_MAX, arguments->tenant);
-        return 1;
-    }
-    json_t *all = load(arguments->file, &lock);
-    if (!all)
-        return 1;
-    if (getrandom(random, sizeof random, 0) != (ssize_t)sizeof random)
-        return fail("cannot make", arguments->file, errno);
-    digits_of(random, 8, id);
-    digits_of(random + 8, 16, salt);
-    digits_of(random + 24, 32, secret);
-    digest_of(random + 8, secret, digest);
-    digits_of(digest, 32, digits);
-    json_int_t now = time(NULL);
-    json_t *row = json_pack("{s:s, s:s, s:O, s:I, s:I}", "id", id, "tenant", arguments->tenant,
-        "scopes", arguments->scopes, "created", now, "expires",
-        arguments->expires_s ? now + (json_int_t)arguments->expires_s : 0);
-    if (arguments->certificate) {
-        json_object_set_new(row, "certificate", json_string(arguments->certificate));
-    } else {
-        json_object_set_new(row, "salt", json_string(salt));
-        json_object_set_new(row, "sha256", json_string(digits));
-    }
-    if (arguments->max_sandboxes >= 0)
-        json_object_set_new(row, "max_sandboxes", json_integer(arguments->max_sandboxes));
-    if (arguments->max_running >= 0)
-        json_object_set_new(row, "max_running", json_integer(arguments->max_running));
-    json_array_append_new(json_object_get(all, "tokens"), row);
-    int status = store(arguments->file, all);
-    json_decref(all);
-    if (!status && arguments->certificate)
-        printf("%s\n", id);
-    else if (!status)
-        printf("rbx_%s_%s\n", id, secret);
-    return status;
-}
-
-static int list(const struct arguments *arguments) {
-    auto_close int lock = -EBADF;
-    json_t *all = load(arguments->file, &lock), *row;
-    size_t i;
-
-    if (!all)
-        return 1;
-    json_array_foreach(json_object_get(all, "tokens"), i, row) {
-        json_object_del(row, "salt");
-        json_object_del(row, "sha256");
-        auto_free char *line = json_dumps(row, JSON_COMPACT);
-
-        puts(line ? line : "{}");
-    }
-    json_decref(all);
-    return 0;
-}
-
-static int remove_token(const struct arguments *arguments) {
-    auto_close int lock = -EBADF;
-    json_t *all = load(arguments->file, &lock), *rows = json_object_get(all, "tokens");
-    bool found = false;
-
-    if (!all)
-        return 1;
-    for (size_t i = json_array_size(rows); i-- > 0;) {
-        const char *id = json_string_value(json_object_get(json_array_get(rows, i), "id"));
-
-        if (id && !strcmp(id, arguments->id)) {
-            json_array_remove(rows, i);
-            found = true;
-        }
-    }
-    int status = found ? store(arguments->file, all) : 1;
-    if (!found)
-        fprintf(stderr,
-            "rollbox token: there is no token %.100s in %s; list them with: rollbox "
-            "token ls\n",
-            arguments->id, arguments->file);
-    json_decref(all);
-    return status;
-}
-
-static bool names_certificate(const char *text) {
-    const char *colon = strchr(text, ':');
-
-    return colon && colon[1] &&
-           (!strncmp(text, "DNS:", 4) || !strncmp(text, "URI:", 4) || !strncmp(text, "email:", 6));
-}
-
-static bool number(const char *text, long long *ret) {
-    char *end;
-
-    errno = 0;
-    *ret = strtoll(text, &end, 10);
-    return !errno && end != text && !*end && *ret >= 0;
-}
-
-int tokens_main(int argc, char **argv) {
-    static const struct option options[] = { { "tokens", 1, NULL, 'f' }, { "tenant", 1, NULL, 't' },
-        { "scope", 1, NULL, 's' }, { "expires", 1, NULL, 'e' }, { "max-sandboxes", 1, NULL, 'm' },
-        { "max-running", 1, NULL, 'r' }, { "certificate", 1, NULL, 'c' }, { NULL, 0, NULL, 0 } };
-    struct arguments arguments = {
-        .tenant = "default", .scopes = json_array(), .max_sandboxes = -1, .max_running = -1
-    };
-    int c, status = 2;
-    bool ok = true;
-
-    while ((c = getopt_long(argc, argv, "", options, NULL)) >= 0)
-        switch (c) {
-        case 'f':
-            arguments.file = optarg;
-            break;
-        case 't':
-            arguments.tenant = optarg;
-            break;
-        case 'c':
-            ok = ok && names_certificate(optarg);
-            arguments.certificate = optarg;
-            break;
-        case 's':
-            ok = ok && scope_of(optarg);
-            json_array_append_new(arguments.scopes, json_string(optarg));
-            break;
-        case 'e':
-            ok = ok && number(optarg, &arguments.expires_s);
-            break;
-        case 'm':
-            ok = ok && number(optarg, &arguments.max_sandboxes);
-            break;
-        case 'r':
-            ok = ok && number(optarg, &arguments.max_running);
-            break;
-        default:
-            ok = false;
-        }
-    if (!json_array_size(arguments.scopes))
-        json_array_append_new(arguments.scopes, json_string("run"));
-    const char *verb = optind < argc ? argv[optind] : "";
-    arguments.id = optind + 1 < argc ? argv[optind + 1] : NULL;
-    if (!ok || !arguments.file)
-        fprintf(stderr,
-            "rollbox token: give --tokens FILE; --scope is run, net, host, admin or metrics; "
-            "--expires, --max-sandboxes and --max-running are whole numbers; "
-            "--certificate is DNS:NAME, URI:NAME or email:NAME\n");
-    else if (!strcmp(verb, "create") && !arguments.id)
-        status = create(&arguments);
-    else if (!strcmp(verb, "ls") && !arguments.id)
-        status = list(&arguments);
-    else if (!strcmp(verb, "rm") && arguments.id)
-        status = remove_token(&arguments);
-    else
-        fprintf(stderr, "rollbox token: create, ls, or rm ID\n");
-    json_decref(arguments.scopes);
-    return status;
 }

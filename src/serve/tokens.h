@@ -4,10 +4,15 @@
  * plain digest is enough, because the secret is 256 random bits.
  *
  *   {"tokens": [{"id", "tenant", "scopes": ["run", ...], "salt", "sha256", "created", "expires",
- *                "max_sandboxes", "max_running"}]}
+ *                "quota"?: {"sandboxes", "running", "memory", "cpus", ...}}],
+ *    "tenants"?: {NAME: {"quota"?, "weight"?, "ceiling"?}}}
  *
  * A row with "certificate" instead of "salt" and "sha256" is for clients with a TLS certificate of
  * that subject alternative name, such as "DNS:trainer-7.example"; they need no secret.
+ *
+ * Of a token's quotas and its tenant's the lesser holds (quota.h). "weight" is the tenant's share
+ * of the server when it is full, and "ceiling" a policy that its policies must not exceed
+ * (ceiling.h).
  *
  * The server reads the file again when it has changed, at most once a second, so a removed token is
  * refused within a second.
@@ -20,8 +25,11 @@
 #include <sys/stat.h>
 
 #include "base/list.h"
+#include "serve/quota.h"
 
 #define TOKEN_TENANT_MAX 16
+#define TOKEN_SECRET_DIGITS 64
+#define TOKEN_WEIGHT_MAX 1000
 
 enum token_scope {
     TOKEN_RUN = 1,      /* runs and sandboxes of one's own */
@@ -40,12 +48,22 @@ struct token {
     unsigned char salt[16], digest[32];
     char *certificate; /* NULL: the token has a secret */
     int64_t expires;   /* seconds since 1970; 0: never */
-    unsigned max_sandboxes, max_running;
+    struct amounts quotas;
+};
+
+/* What the operator has said of a tenant. */
+struct tenant_rules {
+    struct list of_tokens;
+    char name[TOKEN_TENANT_MAX + 1];
+    struct amounts quotas;
+    unsigned weight;
+    json_t *ceiling; /* NULL: none */
 };
 
 struct tokens {
     const char *path; /* NULL: no token is valid */
-    struct list list;
+    struct list list, tenants;
+    struct amounts defaults; /* quotas of tenants of which nothing else is said: --quota */
     struct stat seen;
     int64_t checked_ns;
 };
@@ -56,11 +74,16 @@ int tokens_read(struct tokens *tokens);
 const struct token *tokens_find(struct tokens *tokens, const char *authorization);
 /* The row of a verified certificate's name; NULL: none is valid. */
 const struct token *tokens_of_certificate(struct tokens *tokens, const char *name);
+/* NULL: nothing was said of this tenant. Valid until the file is read again. */
+const struct tenant_rules *tokens_tenant(struct tokens *tokens, const char *name);
 void tokens_done(struct tokens *tokens);
 
 bool token_tenant_ok(const char *tenant);
+/* 0: there is no such scope. */
+unsigned tokens_scope(const char *name);
+void tokens_digest(const unsigned char salt[16], const char *secret, unsigned char digest[32]);
 
-/* rollbox-serve token create|ls|rm: the exit status. */
+/* rollbox-serve token create|tenant|ls|rm: the exit status. */
 int tokens_main(int argc, char **argv);
 
 #endif

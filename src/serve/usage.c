@@ -316,7 +316,7 @@ void usage_measure_all(void (*then)(void *userdata), void *userdata) {
 
 static bool has_boxes(const struct server *server) {
     list_for_each(node, &server->tenants) {
-        if (container_of(node, struct tenant, of_server)->n_sandboxes)
+        if (container_of(node, struct tenant, of_server)->use.now.of[QUOTA_SANDBOXES])
             return true;
     }
     return false;

@@ -511,6 +511,7 @@ ENGINE = [
     "net set",
     "serve",
     "token create",
+    "token tenant",
     "token ls",
     "token rm",
     "debug dump",

@@ -311,3 +311,28 @@ def test_nothing_is_left_after_kills_under_load(caller, state):  # noqa: F811
             assert second.call("POST", "/v1/runs", {"argv": ["true"]})[0] == 200
             assert second.stop() == 0
     until(lambda: not engines(state))
+
+
+def test_quotas_are_recounted_after_a_kill(caller, state):  # noqa: F811
+    with Server(caller, "--state", state) as server:
+        token = server.new_token("lasting", arguments=("--quota", "memory=192M", "--quota", "starts=5"))
+        create = lambda server, **more: server.call(  # noqa: E731
+            "POST", "/v1/sandboxes", {"policy": {"max_memory": "64M"}, **more}, token=token
+        )
+        until(lambda: create(server, detached=True, name="box")[0] in (201, 409))
+        status, made = server.call("POST", "/v1/sandboxes/box/fork", {}, token=token)
+        assert status == 201, made
+        assert create(server)[0] == 201
+        assert create(server)[1]["limit"] == "memory"
+        until(lambda: b'"n": 3' in (state / "journal").read_bytes() or b'"n":3' in (state / "journal").read_bytes())
+        kill(server)
+        with again(server, "--state", state) as second:
+            # The attached sandbox has ended with the server. The detached ones still count.
+            assert create(second)[0] == 201
+            assert create(second)[1]["limit"] == "memory"
+            for name in ("box", *made["sandboxes"]):
+                assert second.call("DELETE", f"/v1/sandboxes/{name}", token=token)[0] == 204
+            assert create(second)[0] == 201
+            status, problem = create(second)
+            assert (status, problem["limit"], problem["current"]) == (429, "starts", 5)
+            assert second.stop() == 0

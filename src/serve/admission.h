@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Admission: every run, sandbox, fork and command of a tenant passes here before an engine gets it.
+ *
+ * An exchange holds what its work may use (the limits of its policy) until it ends. A sandbox takes
+ * its part over when it is entered (box_new) and gives it back when it is forgotten, so quotas hold
+ * over all requests that make sandboxes, also while these are being made.
+ *
+ * Requests of new kinds need nothing of their own: policies_prepare admits runs and sandboxes,
+ * admission_forks and admission_command the rest.
+ */
+#ifndef ROLLBOX_SERVE_ADMISSION_H
+#define ROLLBOX_SERVE_ADMISSION_H
+
+#include "serve/server.h"
+
+/* For policies_prepare: takes the quotas of a run or sandbox with this policy. False: the answer is
+ * given. */
+bool admission_take(struct exchange *exchange, enum admission_kind kind, const json_t *policy);
+/* For n forks of the exchange's sandbox. False: the answer is given. */
+bool admission_forks(struct exchange *exchange, unsigned n);
+/* For a command in a sandbox. False: the answer is given. */
+bool admission_command(struct exchange *exchange);
+/* Of the journal: the starts of the day. True: the line was one of these. */
+bool admission_replay(struct server *server, const char *kind, const json_t *line);
+void admission_dump(struct server *server, struct journal *journal);
+/* Whether one more run may begin, as far as its number goes. */
+bool admission_has_room(const struct exchange *exchange);
+/* What `from` holds is held by `to`, an exchange of the same tenant. */
+void admission_move(struct exchange *from, struct exchange *to);
+/* The exchange has ended. */
+void admission_end(struct exchange *exchange);
+/* A sandbox of the exchange takes its part over. */
+void admission_settle(struct exchange *exchange, struct box *box);
+
+#endif
