@@ -93,7 +93,7 @@ _rollbox() {
         ;;
     token)
         if ((COMP_CWORD == 2)); then
-            COMPREPLY=($(compgen -W 'create ls rm' -- "$cur"))
+            COMPREPLY=($(compgen -W 'create tenant ls rm' -- "$cur"))
             return
         fi
         command="$command ${COMP_WORDS[2]}" first=3
@@ -172,8 +172,9 @@ _rollbox() {
     'net log') options='--json --socket --help' ;;
     'net test') options='--json --policy --allow --allow-file --method --help' ;;
     'net set') options='--json --net --allow --allow-file --socket --help' ;;
-    'serve') options='--json --listen --host --insecure --config --tls-cert --tls-key --tls-client-ca --tls-client-required --drain --state --engines --engine-per-tenant --prices --tokens --engine --help' ;;
-    'token create') options='--json --certificate --tokens --tenant --scope --expires --max-sandboxes --max-running --help' ;;
+    'serve') options='--json --listen --host --insecure --config --tls-cert --tls-key --tls-client-ca --tls-client-required --drain --state --engines --engine-per-tenant --prices --tokens --quota --engine --help' ;;
+    'token create') options='--json --certificate --tokens --tenant --scope --expires --max-sandboxes --max-running --quota --help' ;;
+    'token tenant') options='--json --tokens --quota --weight --ceiling --help' ;;
     'token ls') options='--json --tokens --help' ;;
     'token rm') options='--json --tokens --help' ;;
     'debug dump') options='--json --socket --help' ;;
@@ -206,7 +207,7 @@ _rollbox() {
     --from) _rollbox_names "$(_rollbox_snapshots)"; return ;;
     --template) _rollbox_list template ls -q; return ;;
     --image) _rollbox_list image ls -q; return ;;
-    --file | -f | --output | -o | --output | -o | --record | --record | --parent | --authfile | --creds | --policy | --readable | --python | --writable | --shared | --denied | --cwd | --allow-file | --net-log | --net-record | --net-replay | --config | --tls-cert | --tls-key | --tls-client-ca | --state | --prices | --tokens | --engine | --socket) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    --file | -f | --output | -o | --output | -o | --record | --record | --parent | --authfile | --creds | --policy | --readable | --python | --writable | --shared | --denied | --cwd | --allow-file | --net-log | --net-record | --net-replay | --config | --tls-cert | --tls-key | --tls-client-ca | --state | --prices | --tokens | --ceiling | --engine | --socket) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     esac
     case $command in
     completion) COMPREPLY=($(compgen -W 'bash zsh fish' -- "$cur")); return ;;

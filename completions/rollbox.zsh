@@ -87,7 +87,7 @@ _rollbox() {
         ;;
     token)
         if ((CURRENT == 3)); then
-            compadd -- create ls rm
+            compadd -- create tenant ls rm
             return
         fi
         command="$command $words[3]" first=3
@@ -1144,6 +1144,7 @@ _rollbox() {
             '*--engine-per-tenant[start an engine for each tenant]' \
             '*--prices=[a price table, for the cost of what is used; see docs/how-to/observability.md]:FILE:_files' \
             '*--tokens=[the file of the tokens]:FILE:_files' \
+            '*--quota=[sandboxes, running, queued, memory, cpus, disk, starts (a day), rate (a second) or burst; repeat it for more]:NAME=VALUE:' \
             '*--engine=[use the shared engine on this socket instead of a private one]:SOCKET:_files' \
             '*-h[print this help]' \
             '*--help[print this help]'
@@ -1158,8 +1159,20 @@ _rollbox() {
             '*--expires=[refuse it after this time (default\: never)]:SECONDS:' \
             '*--max-sandboxes=[how many sandboxes the tenant may have at once (default 1000)]:N:' \
             '*--max-running=[how many commands the tenant may run at once (default 1000)]:N:' \
+            '*--quota=[sandboxes, running, queued, memory, cpus, disk, starts (a day), rate (a second) or burst; repeat it for more]:NAME=VALUE:' \
             '*-h[print this help]' \
             '*--help[print this help]'
+        ;;
+    'token tenant')
+        _arguments -s -S \
+            '*--json[print the result as one JSON object]' \
+            '*--tokens=[the file of the tokens]:FILE:_files' \
+            '*--quota=[sandboxes, running, queued, memory, cpus, disk, starts (a day), rate (a second) or burst; repeat it for more]:NAME=VALUE:' \
+            '*--weight=[the tenant'\''s share of a server that is full (default 1)]:N:' \
+            '*--ceiling=[the most that policies of the tenant may have, as JSON; /dev/null\: no ceiling]:FILE:_files' \
+            '*-h[print this help]' \
+            '*--help[print this help]' \
+            ':file:_files'
         ;;
     'token ls')
         _arguments -s -S \
