@@ -111,12 +111,17 @@ void admission_dump(struct server *server, struct journal *journal) {
 
 /* ---- taking ---- */
 
+static void release(struct exchange *exchange) {
+    quota_give_back(&exchange->tenant->use, &exchange->held);
+}
+
 static bool take(struct exchange *exchange, unsigned n) {
     struct amounts more = quota_times(&exchange->share, n);
     struct quota_verdict verdict;
 
     more.of[QUOTA_STARTS] = n;
     exchange->seen.asked_ns = clock_now_ns();
+    exchange->release = release;
     if (quota_take(&exchange->quotas, &exchange->tenant->use, &more, clock_now_ns(), time(NULL),
             false, &verdict)) {
         more.of[QUOTA_STARTS] = 0;
@@ -161,18 +166,8 @@ bool admission_has_room(const struct exchange *exchange) {
 
 void admission_move(struct exchange *from, struct exchange *to) {
     to->held = from->held;
+    to->release = release;
     to->counts_running = from->counts_running;
     from->held = quota_nothing();
     from->counts_running = false;
-}
-
-void admission_end(struct exchange *exchange) {
-    if (exchange->tenant)
-        quota_give_back(&exchange->tenant->use, &exchange->held);
-}
-
-void admission_settle(struct exchange *exchange, struct box *box) {
-    box->held = exchange->share;
-    for (enum quota i = 0; i < QUOTA_LEVELS; i++)
-        exchange->held.of[i] -= MIN(exchange->held.of[i], exchange->share.of[i]);
 }

@@ -28,9 +28,5 @@ void admission_dump(struct server *server, struct journal *journal);
 bool admission_has_room(const struct exchange *exchange);
 /* What `from` holds is held by `to`, an exchange of the same tenant. */
 void admission_move(struct exchange *from, struct exchange *to);
-/* The exchange has ended. */
-void admission_end(struct exchange *exchange);
-/* A sandbox of the exchange takes its part over. */
-void admission_settle(struct exchange *exchange, struct box *box);
 
 #endif

@@ -6,7 +6,6 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
-#include "serve/admission.h"
 #include "serve/digits.h"
 #include "serve/engine_link.h"
 #include "serve/events.h"
@@ -66,12 +65,19 @@ static struct box *enter(struct server *server, struct tenant *tenant, const cha
     return box;
 }
 
+/* The sandbox takes over what its exchange holds for it. */
+static void take_share(struct box *box, struct exchange *exchange) {
+    box->held = exchange->share;
+    for (enum quota i = 0; i < QUOTA_LEVELS; i++)
+        exchange->held.of[i] -= MIN(exchange->held.of[i], exchange->share.of[i]);
+}
+
 struct box *box_new(
     struct exchange *exchange, const char *name, struct rollbox_sandbox *take_handle) {
     struct box *box = enter(exchange->server, exchange->tenant, name, exchange->link, take_handle);
 
     if (box)
-        admission_settle(exchange, box);
+        take_share(box, exchange);
     return box;
 }
 

@@ -8,7 +8,6 @@
 
 #include "base/cleanup.h"
 #include "base/utf8.h"
-#include "serve/admission.h"
 #include "serve/engine_link.h"
 #include "serve/metrics.h"
 #include "serve/server.h"
@@ -48,7 +47,8 @@ void exchange_done(struct exchange *exchange) {
     metrics_request(exchange);
     if (exchange->connection)
         *http_data(exchange->connection) = NULL;
-    admission_end(exchange);
+    if (exchange->release)
+        exchange->release(exchange);
     list_remove(&exchange->of_operation);
     list_remove(&exchange->of_engine);
     if (exchange->operation)

@@ -123,14 +123,15 @@ struct exchange {
     const struct route *route;
     struct tenant *tenant;
     unsigned scopes;
-    struct amounts quotas;                   /* of the token and its tenant */
-    struct amounts share, held;              /* of one run or sandbox; in all: admission.c */
-    char *parameters[EXCHANGE_PARAMETERS];   /* decoded */
-    json_t *body;                            /* an object; NULL of a raw one */
-    struct box *box;                         /* referenced */
-    struct engine_link *link;                /* referenced: of the box, or chosen */
-    struct list of_engine;                   /* waits for an engine, */
-    void (*then)(struct exchange *exchange); /* for this */
+    struct amounts quotas;                      /* of the token and its tenant */
+    struct amounts share, held;                 /* of one run or sandbox; in all: admission.c */
+    void (*release)(struct exchange *exchange); /* gives that back, at the end */
+    char *parameters[EXCHANGE_PARAMETERS];      /* decoded */
+    json_t *body;                               /* an object; NULL of a raw one */
+    struct box *box;                            /* referenced */
+    struct engine_link *link;                   /* referenced: of the box, or chosen */
+    struct list of_engine;                      /* waits for an engine, */
+    void (*then)(struct exchange *exchange);    /* for this */
     void (*prepared)(struct exchange *exchange, struct rollbox_plan *plan); /* policies.c */
     struct rollbox_run *run;
     struct operation *operation; /* a POST with an Idempotency-Key */
