@@ -213,5 +213,15 @@ int credentials_dump_closed(struct dump *c, const struct dump_process *s, struct
     int r = trace_call(
         trace, &s->tools, SYS_prctl, arguments, ARRAY_SIZE(arguments), NULL, 0, &dumpable);
     process->is_closed = s->closed_vdso || dumpable != 1;
-    return r < 0 ? dump_fail(c, "its dumpable flag", r) : 0;
+    if (r < 0)
+        return dump_fail(c, "its dumpable flag", r);
+    /* Memory of a restored process belongs to the user namespace of the launcher, so CAP_SYS_PTRACE
+     * in the sandbox's does not open it to init once the process is closed, and init could not
+     * answer its system calls. A program that was executed in the sandbox has no such memory. */
+    if (process->is_closed && c->image.determinism.is_there)
+        return dump_refuse(c, ENOTSUP,
+            "it has changed its user and executed no program since, so a copy could get neither "
+            "its random bytes nor its clock (random_seed, time_start); end it first, or take the "
+            "snapshot without processes");
+    return 0;
 }

@@ -108,9 +108,15 @@ int box_enter_cgroups(struct box *box);
 int box_install_filter(const struct plan *plan);
 /* Drops the bounding set. Without this, box_drop_privileges() does so. 0 or -errno. */
 int box_drop_bounds(const struct plan *plan);
-/* Drops all capabilities for good; with many users, all but those of its root and the one that init
- * needs. The process is not dumpable afterwards and dies with its parent. */
-int box_drop_privileges(const struct plan *plan);
+/* Drops all capabilities for good; with many users, all but those of its root and CAP_SYS_ADMIN,
+ * and in init those for answering calls. The process is not dumpable afterwards and dies with its
+ * parent. */
+int box_drop_privileges(const struct plan *plan, bool is_init);
+
+/* In init, with many users: the effective user and group, and back. Capabilities that are effective
+ * go with root and come back with it. 0 or -errno. */
+int box_act_as(uint32_t uid, uint32_t gid);
+int box_act_as_root(void);
 
 /* Makes init itself enter the Landlock domain of its commands. 0 or -errno. */
 int box_enter_domain(struct box *box);

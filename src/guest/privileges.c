@@ -39,11 +39,19 @@ int box_drop_bounds(const struct plan *plan) {
 
 /* With many users, init is the root of the sandbox's user namespace and has, besides what root has
  * there, the right to restrict its commands: without no_new_privs, filters and Landlock domains
- * take it. Commands lose it when they are executed, because it is out of bounds. */
-int box_drop_privileges(const struct plan *plan) {
+ * take it. Commands lose it when they are executed, because it is out of bounds.
+ *
+ * Init answers system calls of all users of the sandbox (det/dispatch.c, det/sysinfo.c). Without
+ * CAP_SYS_PTRACE it could not write the answers to processes of other users, nor to those of
+ * set-user-id programs; without CAP_SYS_RESOURCE it could not keep their random streams, which are
+ * in two of their resource limits. Both reach the processes of the sandbox alone: the kernel asks
+ * for them in the user namespace of the process that they are used on. */
+int box_drop_privileges(const struct plan *plan, bool is_init) {
     struct __user_cap_header_struct header = { .version = _LINUX_CAPABILITY_VERSION_3 };
     const bool many = plan->flags & PLAN_MANY_USERS;
-    const uint64_t kept = many ? plan->capabilities | UINT64_C(1) << CAP_SYS_ADMIN : 0;
+    const uint64_t answers = UINT64_C(1) << CAP_SYS_PTRACE | UINT64_C(1) << CAP_SYS_RESOURCE;
+    const uint64_t more = UINT64_C(1) << CAP_SYS_ADMIN | (is_init ? answers : 0);
+    const uint64_t kept = many ? plan->capabilities | more : 0;
     const struct __user_cap_data_struct rest[2] = {
         { .effective = (uint32_t)kept, .permitted = (uint32_t)kept },
         { .effective = (uint32_t)(kept >> 32), .permitted = (uint32_t)(kept >> 32) },
@@ -78,4 +86,24 @@ int box_enter_domain(struct box *box) {
     close(box->ruleset);
     box->ruleset = -1;
     return r;
+}
+
+/* Each change of an id clears the parent-death signal and may make init dumpable (the host's
+ * fs.suid_dumpable decides): box_act_as_root sets both again. */
+int box_act_as(uint32_t uid, uint32_t gid) {
+    int r = sys_setresgid(-1u, gid, -1u);
+
+    if (r == 0)
+        r = sys_setresuid(-1u, uid, -1u);
+    return r;
+}
+
+int box_act_as_root(void) {
+    int r = sys_setresuid(-1u, 0, -1u);
+
+    if (r == 0)
+        r = sys_setresgid(-1u, 0, -1u);
+    if (r == 0)
+        r = sys_prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
+    return r < 0 ? r : sys_prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
 }

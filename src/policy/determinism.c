@@ -551,8 +551,8 @@ static void put_verdicts(struct program *p) {
     p->n_jumps = 0;
 }
 
-int determinism_filter(
-    bool seed, enum determinism_clock clock, struct sock_filter *program, size_t capacity) {
+int determinism_filter(bool seed, enum determinism_clock clock, bool many_users,
+    struct sock_filter *program, size_t capacity) {
     struct calls calls = { .otherwise = clock == DETERMINISM_CLOCK_SERIAL ? ASK : ALLOW },
                  *c = &calls;
     struct program p = { .instructions = program, .capacity = capacity };
@@ -565,8 +565,10 @@ int determinism_filter(
     ask_arch_prctl(c, clock);
     if (clock == DETERMINISM_CLOCK_REAL || clock == DETERMINISM_CLOCK_OFFSET)
         add_notify(c, __NR_sysinfo);
-    /* Init cannot set up a process that is not dumpable. */
-    if_equal(c, __NR_prctl, 0, 4 /* PR_SET_DUMPABLE */, FORGED);
+    /* Init cannot set up a process that is not dumpable. With many users it can, and the flag
+     * protects users from each other. */
+    if (!many_users)
+        if_equal(c, __NR_prctl, 0, 4 /* PR_SET_DUMPABLE */, FORGED);
     if (seed && clock != DETERMINISM_CLOCK_SERIAL)
         filter_seed(c);
     else if (seed)
@@ -601,9 +603,9 @@ int determinism_filter(
 
 #else
 
-int determinism_filter(
-    bool seed, enum determinism_clock clock, struct sock_filter *program, size_t capacity) {
-    (void)seed, (void)clock, (void)program, (void)capacity;
+int determinism_filter(bool seed, enum determinism_clock clock, bool many_users,
+    struct sock_filter *program, size_t capacity) {
+    (void)seed, (void)clock, (void)many_users, (void)program, (void)capacity;
     return -ENOTSUP;
 }
 

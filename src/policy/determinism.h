@@ -22,8 +22,8 @@ enum determinism_clock {
 
 /* The second filter program of each command: it sends the questions that determinism needs to init.
  * Returns the number of instructions, or -ENOTSUP on an architecture without one. */
-int determinism_filter(
-    bool seed, enum determinism_clock clock, struct sock_filter *program, size_t capacity);
+int determinism_filter(bool seed, enum determinism_clock clock, bool many_users,
+    struct sock_filter *program, size_t capacity);
 
 /* A time as parsed by policy_parse, in seconds and nanoseconds of CLOCK_REALTIME. */
 void determinism_time(const char *text, int64_t *ret_seconds, uint32_t *ret_nanoseconds);

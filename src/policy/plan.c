@@ -638,11 +638,6 @@ static int refuse_missing(const struct compiler *c, struct rollbox_error *error)
         return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "policy",
             "disk_at store: isolation process keeps private files in $TMPDIR, /tmp or /var/tmp; "
             "leave disk_at out, or use isolation namespace");
-    if (p->many_users && (p->have_seed || p->time_start))
-        return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "policy",
-            "users many: %s is not possible yet, because it is for processes of one user; use "
-            "users one",
-            p->have_seed ? "random_seed" : "time_start");
     if (p->many_users && c->host->snapshot)
         return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "policy",
             "users many: a stored snapshot as image keeps no owners yet; use an image of a "
@@ -744,7 +739,7 @@ static int compile_notify(
                                    : !is_virtual  ? DETERMINISM_CLOCK_OFFSET
                                    : p->serial    ? DETERMINISM_CLOCK_SERIAL
                                                   : DETERMINISM_CLOCK_VIRTUAL;
-    int n = determinism_filter(p->have_seed, clock, program, PLAN_MAX_QUESTIONS);
+    int n = determinism_filter(p->have_seed, clock, p->many_users, program, PLAN_MAX_QUESTIONS);
     if (n < 0)
         return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, -n, "policy",
             "%s: not available on this architecture; take it out of the policy",

@@ -7,11 +7,21 @@ import functools
 import os
 import pwd
 import subprocess
+from pathlib import Path
 
 import pytest
+from archives import busybox, entry, layer
 from harness import ORDINARY_UID, Caller, callers, place
 
 FIRST_ID = 100000  # as useradd begins
+APPLETS = (
+    "sh ls cat id touch mkdir rm chown chmod su stat grep echo env chroot sleep ping nc pwd".split()
+)
+PASSWD = (
+    b"root::0:0:root:/root:/bin/sh\nalice:x:1000:1000::/home/alice:/bin/sh\n"
+    b"bob:x:1001:1001::/home/bob:/bin/sh\nhigh:x:65533:65533::/:/bin/sh\n"
+)
+GROUP = b"root:x:0:\nalice:x:1000:\nbob:x:1001:\nstaff:x:50:alice,bob\nwheel:x:10:alice\nhigh:x:65533:\n"
 
 
 class ManyUsers(Caller):
@@ -101,3 +111,27 @@ def many_callers():
 def caller(request):
     """A caller with one user in each sandbox, or with many."""
     return request.param
+
+
+def system_entries():
+    program = Path(busybox()).read_bytes()
+    homes = [
+        entry("home/alice", mode=0o700, uid=1000, gid=1000),
+        entry("home/bob", mode=0o700, uid=1001, gid=1001),
+        entry("home/alice/secret", b"hers", mode=0o600, uid=1000, gid=1000),
+    ]
+    files = [
+        entry("etc/passwd", PASSWD),
+        entry("etc/group", GROUP),
+        entry("etc/hosts", b""),
+        entry("high", b"", uid=65533, gid=65533),
+    ]
+    programs = [entry("bin/busybox", program, mode=0o755)]
+    programs += [entry(f"bin/{name}", b"", link="busybox") for name in APPLETS]
+    programs.append(entry("setid/su", program, mode=0o4755))
+    directories = [entry("bin"), entry("setid"), entry("etc"), entry("root", mode=0o700)]
+    return [*directories, entry("tmp", mode=0o1777), *programs, *files, *homes]
+
+
+def system():
+    return layer(*system_entries())

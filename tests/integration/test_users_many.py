@@ -6,16 +6,11 @@ import os
 from pathlib import Path
 
 import pytest
-from archives import busybox, configuration, entry, layer
+from archives import configuration, entry, layer
 from harness import binaries
 from image_stores import Store
-from many_users import plain_callers
+from many_users import plain_callers, system, system_entries
 
-APPLETS = (
-    "sh ls cat id touch mkdir rm chown chmod su stat grep echo env chroot sleep ping nc pwd".split()
-)
-PASSWD = b"root::0:0:root:/root:/bin/sh\nalice:x:1000:1000::/home/alice:/bin/sh\nbob:x:1001:1001::/home/bob:/bin/sh\nhigh:x:65533:65533::/:/bin/sh\n"
-GROUP = b"root:x:0:\nalice:x:1000:\nbob:x:1001:\nstaff:x:50:alice,bob\nwheel:x:10:alice\nhigh:x:65533:\n"
 CAPABILITIES = "chown dac_override fowner fsetid kill setgid setuid setpcap net_bind_service net_raw sys_chroot setfcap".split()
 
 
@@ -23,24 +18,6 @@ CAPABILITIES = "chown dac_override fowner fsetid kill setgid setuid setpcap net_
 def caller(request):
     """Root, and an ordinary user with a range of ids."""
     return request.param
-
-
-def system_entries():
-    program = Path(busybox()).read_bytes()
-    homes = [
-        entry("home/alice", mode=0o700, uid=1000, gid=1000),
-        entry("home/bob", mode=0o700, uid=1001, gid=1001),
-        entry("home/alice/secret", b"hers", mode=0o600, uid=1000, gid=1000),
-    ]
-    return [
-        entry("bin"), entry("bin/busybox", program, mode=0o755), *(entry(f"bin/{name}", b"", link="busybox") for name in APPLETS),
-        entry("setid"), entry("setid/su", program, mode=0o4755), entry("root", mode=0o700), entry("tmp", mode=0o1777),
-        # fmt: skip
-        entry("etc"), entry("etc/passwd", PASSWD), entry("etc/group", GROUP), entry("etc/hosts", b""), entry("high", b"", uid=65533, gid=65533), *homes]
-
-
-def system():
-    return layer(*system_entries())
 
 
 @pytest.fixture(scope="module")
@@ -330,9 +307,3 @@ def test_export_without_owners_is_refused_by_name(session, store):
     file = store.caller.directory() / "file"
     done = session("export", "box", file)
     assert done.returncode == 125 and b"users many" in done.stderr and not file.exists()
-
-
-def test_seed_and_clock_are_refused_by_name(store):
-    for flags in (["--seed", "1"], ["--time-start", "2025-01-01T00:00:00"]):
-        result = run(store, "true", *flags)
-        assert result.error["code"] == "feature_missing" and "users many" in result.error["message"]

@@ -20,7 +20,7 @@
 static struct sock_filter program[PLAN_MAX_QUESTIONS];
 
 static void build(bool seed, enum determinism_clock clock) {
-    ASSERT_GT(determinism_filter(seed, clock, program, PLAN_MAX_QUESTIONS), 0);
+    ASSERT_GT(determinism_filter(seed, clock, false, program, PLAN_MAX_QUESTIONS), 0);
 }
 
 /* What the kernel would do, for the instructions that the program is made of. */
@@ -423,7 +423,7 @@ TEST(ipc_and_socket_times_are_asked_for) {
 }
 
 TEST(too_large_program_is_refused) {
-    ASSERT_EQ(determinism_filter(true, DETERMINISM_CLOCK_OFFSET, program, 10), -ENOBUFS);
+    ASSERT_EQ(determinism_filter(true, DETERMINISM_CLOCK_OFFSET, false, program, 10), -ENOBUFS);
 }
 
 TEST(times) {

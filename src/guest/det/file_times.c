@@ -4,9 +4,10 @@
  *
  * The kernel stamps files with its own time, and only the times of modification and access can be
  * set. So init receives the calls that read stamps (stat and similar) or set them. It first
- * inspects the file, which it finds from the caller's own directories with the guest's rights,
- * which are init's own. If no stamp is from the time of the sandbox, as with nearly all files that
- * programs look at, the kernel answers; else init does.
+ * inspects the file, which it finds from the caller's own directories with the guest's rights:
+ * with one user these are init's own, with many it takes the caller's (det/caller.h). If no stamp
+ * is from the time of the sandbox, as with nearly all files that programs look at, the kernel
+ * answers; else init does.
  *
  * At the real rate, a stamp from the sandbox's time is shown by the sandbox's clock, which has a
  * fixed offset. An older stamp, of the host or an image, is shown unchanged.
@@ -59,6 +60,7 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "guest/det/caller.h"
 #include "guest/det/det.h"
 #include "guest/det/serial.h"
 #include "guest/det/vtime.h"
@@ -158,7 +160,8 @@ static uint64_t anonymous = UINT64_MAX,
 static int64_t start_ns;                       /* virtual time: start of the clock */
 static int64_t kept_ns = KEPT_NS;              /* digits of new stamps */
 static size_t n_mounts;
-static const struct plan *unfound; /* plan whose mounts have not been examined yet */
+static const struct plan *times_plan; /* the sandbox's */
+static const struct plan *unfound;    /* plan whose mounts have not been examined yet */
 static struct known *known; /* N_KNOWN and N_KNOWN_OTHERS entries, in separate memory, because the
                                program must be small (restore.c) */
 static struct recent recents[N_RECENT];
@@ -360,6 +363,7 @@ void file_times_find_out(const struct plan *plan) {
 }
 
 int file_times_begin(const struct plan *plan, int64_t ahead, int64_t before) {
+    times_plan = plan;
     begun_ns = clock_coarse_ns();
     begun_finely_ns = clock_real_ns();
     if (pipes == UINT64_MAX)
@@ -456,35 +460,51 @@ static int open_path(int base, const char *path, bool is_link) {
     return sys_openat2(base, path, &how);
 }
 
-/* An O_PATH descriptor of the file, or -errno. */
-static int open_spelled(struct spelled *spelled) {
-    bool from_root = spelled->path && spelled->path[0] == '/';
-    int base = AT_FDCWD;
+static bool is_from_root(const struct spelled *spelled) {
+    return spelled->path && spelled->path[0] == '/';
+}
 
-    if (!from_root) {
-        if (spelled->path)
-            spelled->path[-1] = '\0';
-        base = openat(determinism_proc, spelled->text, O_PATH | O_CLOEXEC);
-        if (base < 0 || !spelled->path)
-            return base < 0 ? -errno : base;
-    }
-    int fd = open_path(base, spelled->path, spelled->is_link);
-    if (!from_root)
-        close(base);
+/* The directory that the path starts in, or the descriptor's own file: AT_FDCWD, which an absolute
+ * path does not use; a descriptor; or -errno. This takes init's rights, because /proc hides the
+ * descriptors of set-user-id programs even from their own user. */
+static int open_base(struct spelled *spelled) {
+    if (is_from_root(spelled))
+        return AT_FDCWD;
+    if (spelled->path)
+        spelled->path[-1] = '\0';
+    int base = openat(determinism_proc, spelled->text, O_PATH | O_CLOEXEC);
+    return base < 0 ? -errno : base;
+}
+
+/* An O_PATH descriptor of the file, or -errno. Takes the base over. */
+static int open_from(int take_base, const struct spelled *spelled) {
+    if (!spelled->path || (take_base < 0 && take_base != AT_FDCWD))
+        return take_base;
+    int fd = open_path(take_base, spelled->path, spelled->is_link);
+    if (take_base >= 0)
+        close(take_base);
     return fd;
 }
 
-/* A single call that excludes most files: may the file have stamps from the sandbox's time? A file
- * behind a link of /proc is left to the kernel. */
+static int open_spelled(struct spelled *spelled) {
+    return open_from(open_base(spelled), spelled);
+}
+
+/* May the file have stamps from the sandbox's time? */
+static bool is_of_sandbox(const struct uapi_statx *file) {
+    return is_templates(file) || is_private(file) || file->modified.seconds >= born_ns / NS ||
+           file->changed.seconds >= born_ns / NS || file->accessed.seconds >= born_ns / NS ||
+           file->born.seconds >= born_ns / NS;
+}
+
+/* A single call that excludes most files. A file behind a link of /proc is left to the kernel. */
 static bool may_be_told(const struct spelled *spelled) {
-    const char *path = spelled->path && spelled->path[0] == '/' ? spelled->path : spelled->text;
+    const char *path = is_from_root(spelled) ? spelled->path : spelled->text;
     struct uapi_statx file;
 
-    if (stat_file(determinism_proc, path, spelled->is_link ? AT_SYMLINK_NOFOLLOW : 0, &file) < 0)
-        return false;
-    return is_templates(&file) || is_private(&file) || file.modified.seconds >= born_ns / NS ||
-           file.changed.seconds >= born_ns / NS || file.accessed.seconds >= born_ns / NS ||
-           file.born.seconds >= born_ns / NS;
+    return stat_file(determinism_proc, path, spelled->is_link ? AT_SYMLINK_NOFOLLOW : 0, &file) ==
+               0 &&
+           is_of_sandbox(&file);
 }
 
 /* ---- stamps ---- */
@@ -929,16 +949,47 @@ static bool show_times(int fd, struct uapi_statx *file) {
     return report_times(fd, file, false);
 }
 
+/* Opens the file that a call is about with the rights of its caller, in a sandbox of many users. If
+ * it has a file, or -errno, caller_end() is due only with a file. */
+static int open_as_caller(
+    int listener, const struct seccomp_notif *question, struct spelled *spelled) {
+    int base = open_base(spelled);
+    int r = base < 0 && base != AT_FDCWD             ? base
+            : !caller_has_root(times_plan, question) ? -EXDEV
+                                                     : caller_begin(times_plan, listener, question);
+
+    if (r < 0) {
+        if (base >= 0)
+            close(base);
+        return r;
+    }
+    int fd = open_from(base, spelled);
+    if (fd < 0)
+        caller_end(times_plan);
+    return fd;
+}
+
 /* Opens the file that a call is about, if init may answer for it; or -errno. */
-static int open_shown(const struct seccomp_notif *question, const struct place *place) {
+static int open_shown(
+    int listener, const struct seccomp_notif *question, const struct place *place) {
     static struct spelled spelled;
+    struct uapi_statx file;
 
     need_mounts();
     int r = spell_path((pid_t)question->pid, place, &spelled);
 
     if (r < 0)
         return r;
-    return may_be_told(&spelled) ? open_spelled(&spelled) : -ENOENT;
+    if (!(times_plan->flags & PLAN_MANY_USERS) || !spelled.path)
+        return may_be_told(&spelled) ? open_spelled(&spelled) : -ENOENT;
+    int fd = open_as_caller(listener, question, &spelled);
+    if (fd < 0)
+        return fd;
+    caller_end(times_plan);
+    if (stat_file(fd, "", AT_EMPTY_PATH, &file) == 0 && is_of_sandbox(&file))
+        return fd;
+    close(fd);
+    return -ENOENT;
 }
 
 static bool is_stamp(const struct timespec *t, const struct uapi_statx_time *stamp) {
@@ -977,7 +1028,7 @@ static void answer_with(int listener, const struct seccomp_notif *question, uint
 
 static bool answer_stat(
     int listener, const struct seccomp_notif *question, const struct place *place, uint64_t to) {
-    auto_close int fd = open_shown(question, place);
+    auto_close int fd = open_shown(listener, question, place);
     struct uapi_statx seen, file;
     struct stat raw, st;
 
@@ -1007,7 +1058,7 @@ static bool answer_statx(int listener, const struct seccomp_notif *question) {
     bool told = false;
 
     if (flags & ~STATX_FLAGS || (!a[1] && !place.may_be_empty) ||
-        (fd = open_shown(question, &place)) < 0)
+        (fd = open_shown(listener, question, &place)) < 0)
         return false;
     if (stat_file(fd, "", AT_EMPTY_PATH, &file) == 0 &&
         (show_times(fd, &file) || number_of(&file)) &&
@@ -1084,12 +1135,13 @@ static bool answer_set(
     need_mounts();
     if (!read_times(question, from, times) || spell_path((pid_t)question->pid, place, &spelled) < 0)
         return false;
-    int fd = open_spelled(&spelled);
+    int fd = open_as_caller(listener, question, &spelled);
     if (fd < 0)
         return false;
     bool done = stat_file(fd, "", AT_EMPTY_PATH, &file) == 0 &&
                 prepare_times(times, is_own(&file), &now) &&
                 (is_virtual ? set_at(fd, times, now) : set_stamps(fd, times)) == 0;
+    caller_end(times_plan);
     close(fd);
     if (done)
         answer_call(listener, question->id, 0, 0);

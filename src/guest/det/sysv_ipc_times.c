@@ -4,10 +4,11 @@
  * segments.
  *
  * The kernel stores whole seconds of its own time of day. Init, which is in the same namespace and
- * has the same user, makes the guest's call itself and returns the result with other times. At the
- * real rate these are the sandbox's time of that second, and not before its start. Under virtual
- * time they are the start, because a second of the kernel's corresponds to no definite virtual
- * time, and noticing each use would mean intercepting it.
+ * has the same user (or takes the caller's, det/caller.h), makes the guest's call itself and
+ * returns the result with other times. At the real rate these are the sandbox's time of that
+ * second, and not before its start. Under virtual time they are the start, because a second of the
+ * kernel's corresponds to no definite virtual time, and noticing each use would mean intercepting
+ * it.
  *
  * A segment of shared memory outlives the processes that mapped it, and then only a memory cgroup
  * counts it. Without one, init limits the segments of the whole sandbox by kernel.shmall of its IPC
@@ -31,6 +32,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "guest/det/caller.h"
 #include "guest/det/det.h"
 #include "sys/syscalls.h"
 
@@ -110,8 +112,12 @@ bool sysv_ipc_answer(
         return false;
     for (size_t i = 0; i < 4; i++)
         arguments[i] = i == kind->buffer ? (uint64_t)(uintptr_t)words : a[i];
+    /* The kernel checks the rights of the one who makes the call. */
+    if (caller_begin(plan, listener, question) < 0)
+        return false;
     long value = sys_call4(kind->number, arguments[0], arguments[1], arguments[2], arguments[3]),
          r = value;
+    caller_end(plan);
     for (size_t i = 0; value >= 0 && i < MAX_TIMES; i++)
         if (kind->times[i])
             words[kind->times[i]] = shown_time(plan, ahead_ns, words[kind->times[i]]);

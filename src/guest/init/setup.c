@@ -371,7 +371,7 @@ int box_setup(struct box *box, struct guest_fault *fault) {
         return guest_fault(fault, GUEST_STAGE_RESTORE, 0, r);
     if (plan->flags & PLAN_SECCOMP && are_noted && (r = box_install_filter(plan)) < 0)
         return guest_fault(fault, GUEST_STAGE_SECCOMP, 0, r);
-    r = box_drop_privileges(plan);
+    r = box_drop_privileges(plan, true);
     if (r < 0)
         return guest_fault(fault, GUEST_STAGE_PRIVILEGE, 0, r);
     umask(022);

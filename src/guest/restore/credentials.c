@@ -98,24 +98,4 @@ long restore_take_rights(const struct image_thread *thread, uint64_t allowed) {
     return r;
 }
 
-/* init calls this before system calls for which the kernel records the caller's ids. Each change of
- * an id clears the parent-death signal, which restore_act_as_root sets again. */
-int restore_act_as(uint32_t uid, uint32_t gid) {
-    int r = sys_setresgid(-1u, gid, -1u);
-
-    if (r == 0)
-        r = sys_setresuid(-1u, uid, -1u);
-    return r;
-}
-
-int restore_act_as_root(void) {
-    int r = sys_setresuid(-1u, 0, -1u);
-
-    if (r == 0)
-        r = sys_setresgid(-1u, 0, -1u);
-    if (r == 0)
-        r = sys_prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
-    return r < 0 ? r : sys_prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
-}
-
 #endif

@@ -475,11 +475,11 @@ static int set_address_of(
 /* Clients see the listener's credentials (SO_PEERCRED), so they are set before listen(2). */
 static int listen_as_owner(int fd, const struct image_file *file) {
     const bool is_of_other = has_many_users() && file->domain == AF_UNIX;
-    int r = is_of_other ? restore_act_as(file->owner, file->group) : 0;
+    int r = is_of_other ? box_act_as(file->owner, file->group) : 0;
 
     if (r == 0)
         r = (int)sys_call2(__NR_listen, fd, file->backlog);
-    int back = is_of_other ? restore_act_as_root() : 0;
+    int back = is_of_other ? box_act_as_root() : 0;
     return back < 0 ? back : r;
 }
 
@@ -643,11 +643,11 @@ static int make_failed(const struct image_file *file) {
 /* Ends of the same user on both sides, as of socketpair(2). */
 static int make_pair(uint32_t type, const struct image_file *of, int *ret_ends) {
     const bool is_of_other = has_many_users() && (of->owner || of->group);
-    int r = is_of_other ? restore_act_as(of->owner, of->group) : 0;
+    int r = is_of_other ? box_act_as(of->owner, of->group) : 0;
 
     if (r == 0)
         r = (int)sys_call4(__NR_socketpair, AF_UNIX, type | SOCK_CLOEXEC, 0, ret_ends);
-    int back = is_of_other ? restore_act_as_root() : 0;
+    int back = is_of_other ? box_act_as_root() : 0;
     if (r == 0 && back < 0) {
         close(ret_ends[0]);
         close(ret_ends[1]);
@@ -671,18 +671,18 @@ static int connect_users(
     if (r >= 0)
         r = sys_call3(__NR_getsockname, listening, &name, &length);
     if (r >= 0)
-        r = restore_act_as(file->owner, file->group);
+        r = box_act_as(file->owner, file->group);
     if (r >= 0)
         r = sys_call2(__NR_listen, listening, 1);
-    if ((back = restore_act_as_root()) < 0)
+    if ((back = box_act_as_root()) < 0)
         r = back;
     if (r >= 0)
         r = ret_ends[0] = (int)sys_call3(__NR_socket, AF_UNIX, file->type | SOCK_CLOEXEC, 0);
     if (r >= 0)
-        r = restore_act_as(other->owner, other->group);
+        r = box_act_as(other->owner, other->group);
     if (r >= 0)
         r = sys_call3(__NR_connect, ret_ends[0], &name, length);
-    if ((back = restore_act_as_root()) < 0)
+    if ((back = box_act_as_root()) < 0)
         r = back;
     if (r >= 0)
         r = ret_ends[1] = (int)sys_call4(__NR_accept4, listening, NULL, NULL, SOCK_CLOEXEC);

@@ -431,7 +431,7 @@ static int prepare_process(void) {
     if ((r = become_program()) < 0)
         return r;
     step = RESTORE_PRIVILEGE;
-    if ((r = box_drop_privileges(box->plan)) < 0)
+    if ((r = box_drop_privileges(box->plan, false)) < 0)
         return r;
     if (prctl(PR_SET_DUMPABLE, 1, 0, 0, 0) < 0 ||
         prctl(PR_SET_PDEATHSIG, self->death_signal, 0, 0, 0) < 0)

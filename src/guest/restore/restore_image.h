@@ -134,9 +134,6 @@ long restore_make_memory(const struct image_area *area);
 /* restore/credentials.c, with many users. In each thread: takes the rights of the image, as far as
  * `allowed` (capabilities) has them. 0 or -errno; errno is not touched. */
 long restore_take_rights(const struct image_thread *thread, uint64_t allowed);
-/* In init: the effective user and group, and back. 0 or -errno. */
-int restore_act_as(uint32_t uid, uint32_t gid);
-int restore_act_as_root(void);
 
 /* restore/process.c. The code of a restored process from its fork on. */
 _Noreturn void restore_become(const struct box *box, uint32_t index);
