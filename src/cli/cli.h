@@ -46,6 +46,9 @@ int cmd_record(const struct options *options);
 int cmd_replay(const struct options *options);
 int cmd_verify(const struct options *options);
 int cmd_template(const struct options *options);
+/* Executes rollbox-serve with these arguments. Returns an exit status, and only on failure. */
+int serve_execute(const struct options *options, char **argv);
+int cmd_mcp(const struct options *options);
 int cmd_serve(const struct options *options);
 int cmd_token(const struct options *options);
 int cmd_store(const struct options *options);

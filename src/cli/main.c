@@ -358,6 +358,12 @@ static const struct command commands[] = {
         "lets requests end, for at most 30 seconds.\n"
         "Example: rollbox token create --tokens tokens > my-token; rollbox serve --tokens tokens\n",
         COMMAND_SERVE, 0, 0, cmd_serve, 0 },
+    { "mcp", "", "give agents sandboxes by the Model Context Protocol, over stdin and stdout",
+        "It has an engine of its own unless --engine names a server (http://, https:// or "
+        "unix:PATH) or an engine's socket; its sandboxes end with it.\n"
+        "Example, in an agent's configuration: {\"mcpServers\": {\"rollbox\": {\"command\": "
+        "\"rollbox\", \"args\": [\"mcp\"]}}}\n",
+        COMMAND_MCP, 0, 0, cmd_mcp, 0 },
     { "token create", "", "make a token for clients of rollbox serve, and print it",
         "It is printed once: the file has only its digest.\n", COMMAND_TOKEN_CREATE, 0, 0,
         cmd_token, 0 },

@@ -50,7 +50,7 @@
         COMMAND_IMAGE_LS | COMMAND_IMAGE_RM | COMMAND_IMAGE_SHOW | COMMAND_STORE_PATH |            \
         COMMAND_STORE_GC | COMMAND_STORE_FSCK | COMMAND_STORE_DF | VOLUME_COMMANDS)
 /* All commands except those whose output is a text for a person or a shell. */
-#define JSON_COMMANDS (EVERY_COMMAND & ~(COMMAND_COMPLETION | COMMAND_HELP))
+#define JSON_COMMANDS (EVERY_COMMAND & ~(COMMAND_COMPLETION | COMMAND_HELP | COMMAND_MCP))
 
 /* In the order of the help. */
 const struct option option_table[] = {
@@ -401,7 +401,7 @@ const struct option option_table[] = {
     { OPTION_CEILING, 0, "ceiling", "FILE", OPTION_FILE, COMMAND_TOKEN_TENANT, NULL,
         "the most that policies of the tenant may have, as JSON; /dev/null: no ceiling" },
     { OPTION_ENGINE, 0, "engine", "SOCKET", OPTION_FILE,
-        (REPEATING_COMMANDS & ~COMMAND_CREATE) | COMMAND_REPLAY | COMMAND_SERVE |
+        (REPEATING_COMMANDS & ~COMMAND_CREATE) | COMMAND_REPLAY | COMMAND_SERVE | COMMAND_MCP |
             COMMAND_IMAGE_BUILD,
         NULL, "use the shared engine on this socket instead of a private one" },
     { OPTION_SOCKET, 0, "socket", "PATH", OPTION_FILE, SOCKET_COMMANDS | COMMAND_IMPORT, NULL,

@@ -11,7 +11,7 @@
 #include "cli/policy.h"
 #include "cli/store_program.h"
 
-static bool is_url(const char *text) {
+bool remote_is_url(const char *text) {
     return text && (!strncmp(text, "http://", 7) || !strncmp(text, "https://", 8) ||
                        !strncmp(text, "unix:", 5));
 }
@@ -33,7 +33,7 @@ static int take_leading(char **argv) {
 
         if (strncmp(argv[0], leading[i].name, length) || !strchr("=", argv[0][length]))
             continue;
-        if (!value || !*value || (i == 0 && !is_url(value))) {
+        if (!value || !*value || (i == 0 && !remote_is_url(value))) {
             cli_fail(NULL, "%s: %s", leading[i].name,
                 i == 0 ? "before the command it is the address of a server: http://, https:// or "
                          "unix:PATH"
@@ -288,10 +288,10 @@ static int call_list(const struct options *options) {
 
 /* ---- which commands ---- */
 
-/* They use no engine. */
+/* They use no engine, or find a server by themselves. */
 #define LOCAL_COMMANDS                                                                             \
     (COMMAND_HELP | COMMAND_VERSION | COMMAND_COMPLETION | COMMAND_POLICY_CHECK |                  \
-        COMMAND_NET_TEST | TOKEN_COMMANDS)
+        COMMAND_NET_TEST | COMMAND_MCP | TOKEN_COMMANDS)
 
 static int call_remote(const struct options *options) {
     unsigned __int128 bit = options->command->bit;
@@ -328,14 +328,14 @@ bool remote_command(const struct options *options, int *ret_status) {
 
     if (options->command->bit & LOCAL_COMMANDS)
         return false;
-    if (is_url(given) && options->command->bit != COMMAND_SERVE &&
+    if (remote_is_url(given) && options->command->bit != COMMAND_SERVE &&
         setenv("ROLLBOX_ENGINE", given, 1) < 0) {
         *ret_status = cli_fail(options, "out of memory");
         return true;
     }
     /* A socket of this machine on the command line wins over the environment. */
-    if (!is_url(getenv("ROLLBOX_ENGINE")) || options_has(options, OPTION_SOCKET) ||
-        (given && !is_url(given)))
+    if (!remote_is_url(getenv("ROLLBOX_ENGINE")) || options_has(options, OPTION_SOCKET) ||
+        (given && !remote_is_url(given)))
         return false;
     *ret_status = call_remote(options);
     return true;

@@ -18,6 +18,10 @@
  * arguments, and puts them into the environment, where rollbox-http finds them. The number of
  * arguments that are left, or -1 after a message. */
 int remote_arguments(int argc, char **argv);
+/* Whether it is the address of a server; NULL is none. */
+bool remote_is_url(const char *text);
+/* The path of rollbox-http. 0 or -ENOENT. */
+int remote_find_program(struct buf *path);
 
 /* Whether the command is for a server: then *ret_status is its exit status. */
 bool remote_command(const struct options *options, int *ret_status);

@@ -33,7 +33,7 @@ void remote_path_add(struct buf *to, const char *text, bool slashes) {
 }
 
 /* The program beside this one, or where an installation puts it. */
-static int find_program(struct buf *path) {
+int remote_find_program(struct buf *path) {
     static const char *const places[] = { "rollbox-http", "../libexec/rollbox/rollbox-http" };
     auto_free char *self = realpath("/proc/self/exe", NULL);
 
@@ -67,7 +67,7 @@ static int start(
     int pair[2];
     pid_t pid;
 
-    int r = find_program(&program);
+    int r = remote_find_program(&program);
     if (r >= 0)
         r = address_of(path, &url);
     if (r >= 0 && pipe2(pair, O_CLOEXEC) < 0)

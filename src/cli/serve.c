@@ -11,9 +11,9 @@
 #include "base/cleanup.h"
 #include "cli/cli.h"
 
-/* Executes the server: the program that ROLLBOX_SERVE names, else the one beside this program (in a
- * build tree or a bundle), else the installed one. Returns only on failure. */
-static int execute(const struct options *options, char **argv) {
+/* The program that ROLLBOX_SERVE names, else the one beside this program (in a
+ * build tree or a bundle), else the installed one. */
+int serve_execute(const struct options *options, char **argv) {
     static const char *const places[] = { "rollbox-serve", "../libexec/rollbox/rollbox-serve" };
     const char *program = getenv("ROLLBOX_SERVE");
     char self[PATH_MAX];
@@ -66,7 +66,7 @@ static int become(const struct options *options, const char *const *words, size_
     }
     for (int i = 0; i < options->n_rest; i++)
         argv[n++] = options->rest[i];
-    return execute(options, argv);
+    return serve_execute(options, argv);
 }
 
 int cmd_serve(const struct options *options) {

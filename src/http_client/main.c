@@ -10,8 +10,11 @@
  * and the answer's body as it arrives. Files are named by the environment: ROLLBOX_TOKEN_FILE,
  * ROLLBOX_CA, ROLLBOX_CLIENT_CERT and ROLLBOX_CLIENT_KEY. Exit status: 0 after a complete answer;
  * else 1 with a line on standard error.
+ *
+ *   rollbox-http mcp URL
+ *
+ * is the other half of `rollbox mcp`: see mcp.c.
  */
-#include <curl/curl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,6 +24,7 @@
 #include "base/buf.h"
 #include "base/cleanup.h"
 #include "base/fd.h"
+#include "http_client/request.h"
 
 #define TOKEN_MAX ((size_t)4096)
 #define CONNECT_S 30L
@@ -30,7 +34,7 @@ struct answer {
     bool has_begun;
 };
 
-static int fail(const char *what, const char *why) {
+int request_fail(const char *what, const char *why) {
     fprintf(stderr, "%s: %s\n", what, why);
     return 1;
 }
@@ -50,7 +54,7 @@ static size_t take_body(char *data, size_t size, size_t n, void *userdata) {
     return fflush(stdout) ? 0 : done;
 }
 
-static bool add_header(struct curl_slist **headers, const char *text) {
+bool request_add_header(struct curl_slist **headers, const char *text) {
     struct curl_slist *longer = curl_slist_append(*headers, text);
 
     if (longer)
@@ -67,16 +71,16 @@ static int add_token(struct curl_slist **headers) {
         return 0;
     int r = fd_read_file(path, TOKEN_MAX, &text);
     if (r < 0)
-        return fail(path, strerror(-r));
+        return request_fail(path, strerror(-r));
     size_t length = strcspn(text.data ? text.data : "", "\r\n");
     if (!length)
-        return fail(path, "the file of the token is empty");
+        return request_fail(path, "the file of the token is empty");
     buf_printf(&header, "Authorization: Bearer %.*s", (int)length, text.data);
-    bool added = !buf_failed(&header) && add_header(headers, header.data);
+    bool added = !buf_failed(&header) && request_add_header(headers, header.data);
     explicit_bzero(text.data, text.length);
     if (header.data)
         explicit_bzero(header.data, header.length);
-    return added ? 0 : fail(path, "out of memory");
+    return added ? 0 : request_fail(path, "out of memory");
 }
 
 static void set_files(CURL *curl) {
@@ -96,14 +100,15 @@ static int set_url(CURL *curl, char *url) {
     char *path = strncmp(url, "unix:", 5) ? NULL : strchr(url, '#');
 
     if (strncmp(url, "unix:", 5) != 0)
-        return curl_easy_setopt(curl, CURLOPT_URL, url) ? fail(url, "out of memory") : 0;
+        return curl_easy_setopt(curl, CURLOPT_URL, url) ? request_fail(url, "out of memory") : 0;
     if (!path)
-        return fail(url, "an address of a Unix socket has # before the path of the request");
+        return request_fail(
+            url, "an address of a Unix socket has # before the path of the request");
     *path++ = '\0';
     buf_printf(&local, "http://localhost%s", path);
     if (buf_failed(&local) || curl_easy_setopt(curl, CURLOPT_UNIX_SOCKET_PATH, url + 5) ||
         curl_easy_setopt(curl, CURLOPT_URL, local.data))
-        return fail(url, "out of memory");
+        return request_fail(url, "out of memory");
     return 0;
 }
 
@@ -119,27 +124,43 @@ static void set_method(CURL *curl, const char *method) {
         curl_easy_setopt(curl, CURLOPT_INFILESIZE_LARGE, (curl_off_t)st.st_size);
 }
 
-static int perform(CURL *curl, char *url) {
-    struct answer answer = { .curl = curl };
-    char why[CURL_ERROR_SIZE] = "";
-    const char *shown = strndup(url, strcspn(url, "#"));
+int request_add_headers(struct curl_slist **headers) {
+    /* Waiting for "100 Continue" would cost a turn, and its absence a second. */
+    if (!request_add_header(headers, "Expect:") ||
+        !request_add_header(headers, "User-Agent: rollbox/" ROLLBOX_VERSION))
+        return request_fail("rollbox-http", "out of memory");
+    return add_token(headers);
+}
 
+int request_prepare(CURL *curl, char *url) {
     int status = set_url(curl, url);
+
     if (status)
         return status;
     curl_easy_setopt(curl, CURLOPT_PROTOCOLS_STR, "http,https");
     curl_easy_setopt(curl, CURLOPT_SSLVERSION, (long)CURL_SSLVERSION_TLSv1_2);
     curl_easy_setopt(curl, CURLOPT_CONNECTTIMEOUT, CONNECT_S);
     curl_easy_setopt(curl, CURLOPT_TCP_KEEPALIVE, 1L);
+    set_files(curl);
+    return 0;
+}
+
+static int perform(CURL *curl, char *url) {
+    struct answer answer = { .curl = curl };
+    char why[CURL_ERROR_SIZE] = "";
+    const char *shown = strndup(url, strcspn(url, "#"));
+
+    int status = request_prepare(curl, url);
+    if (status)
+        return status;
     curl_easy_setopt(curl, CURLOPT_WRITEFUNCTION, take_body);
     curl_easy_setopt(curl, CURLOPT_WRITEDATA, &answer);
     curl_easy_setopt(curl, CURLOPT_ERRORBUFFER, why);
-    set_files(curl);
     CURLcode r = curl_easy_perform(curl);
     if (r != CURLE_OK) {
         if (!*why)
             (void)snprintf(why, sizeof why, "%s", curl_easy_strerror(r));
-        return fail(shown ? shown : "", why);
+        return request_fail(shown ? shown : "", why);
     }
     if (!answer.has_begun)
         (void)take_body((char[]){ "" }, 1, 0, &answer);
@@ -151,19 +172,19 @@ int main(int argc, char **argv) {
     int i = 1;
 
     if (curl_global_init(CURL_GLOBAL_DEFAULT))
-        return fail("libcurl", "it cannot be started");
-    /* Waiting for "100 Continue" would cost a turn, and its absence a second. */
-    bool ok = add_header(&headers, "Expect:") &&
-              add_header(&headers, "User-Agent: rollbox/" ROLLBOX_VERSION);
+        return request_fail("libcurl", "it cannot be started");
+    if (argc == 3 && !strcmp(argv[1], "mcp"))
+        return mcp_main(argv[2]);
+    bool ok = true;
     for (; ok && i + 1 < argc && !strcmp(argv[i], "--header"); i += 2)
-        ok = add_header(&headers, argv[i + 1]);
+        ok = request_add_header(&headers, argv[i + 1]);
     if (!ok || argc - i != 2)
-        return fail("rollbox-http", "usage: rollbox-http [--header TEXT]... METHOD URL");
-    if (add_token(&headers))
+        return request_fail("rollbox-http", "usage: rollbox-http [--header TEXT]... METHOD URL");
+    if (request_add_headers(&headers))
         return 1;
     CURL *curl = curl_easy_init();
     if (!curl)
-        return fail("rollbox-http", "out of memory");
+        return request_fail("rollbox-http", "out of memory");
     curl_easy_setopt(curl, CURLOPT_HTTPHEADER, headers);
     set_method(curl, argv[i]);
     int status = perform(curl, argv[i + 1]);

@@ -30,8 +30,18 @@ enum state {
     STATE_CLOSED, /* freed by a task */
 };
 
+/* A request of the server's own, http_inner. */
+struct inner {
+    http_inner_done *done;
+    void *userdata;
+    int status;
+    char type[64];
+    struct buf body;
+};
+
 struct http_connection {
     struct http_server *server;
+    struct inner *inner; /* NULL: a client's */
     struct list of_server;
     struct loop_source source;
     struct loop_timer timer, body_timer;
@@ -96,6 +106,7 @@ const char *http_reason(int status) {
         { 503, "Service Unavailable" },
         { 505, "HTTP Version Not Supported" },
         { 507, "Insufficient Storage" },
+        { 511, "Network Authentication Required" },
     };
 
     for (size_t i = 0; i < ARRAY_SIZE(reasons); i++)
@@ -451,12 +462,93 @@ static void drop_body(struct http_connection *connection) {
     set_body_timer(connection);
 }
 
+/* ---- requests of the server's own ---- */
+
+static void free_inner(struct http_connection *connection) {
+    loop_task_cancel(&connection->task);
+    buf_done(&connection->inner->body);
+    free(connection->inner);
+    request_done(&connection->request);
+    free(connection);
+}
+
+static void run_inner_done(struct loop_task *task) {
+    struct http_connection *connection = container_of(task, struct http_connection, task);
+    struct inner *inner = connection->inner;
+
+    inner->done(inner->userdata, inner->status, inner->type, &inner->body);
+    free_inner(connection);
+}
+
+static void inner_begin(struct http_connection *connection, int status, const char *type) {
+    connection->state = STATE_STREAM;
+    connection->inner->status = status;
+    (void)snprintf(connection->inner->type, sizeof connection->inner->type, "%s", type ? type : "");
+}
+
+static void inner_write(struct http_connection *connection, const void *data, size_t length) {
+    struct inner *inner = connection->inner;
+
+    if (length > HTTP_INNER_MAX - MIN(inner->body.length, HTTP_INNER_MAX))
+        inner->status = 0;
+    else
+        buf_add(&inner->body, data, length);
+}
+
+/* The asker gets the answer from the loop, and not within its own call. */
+static void inner_end(struct http_connection *connection) {
+    connection->state = STATE_CLOSED;
+    if (buf_failed(&connection->inner->body))
+        connection->inner->status = 0;
+    loop_defer(connection->server->loop, &connection->task, run_inner_done);
+}
+
+struct http_connection *http_inner(struct http_server *server, const char *method, const char *path,
+    const char *query, http_inner_done *done, void *userdata) {
+    struct http_connection *connection = calloc(1, sizeof *connection);
+    struct inner *inner = calloc(1, sizeof *inner);
+
+    if (!connection || !inner) {
+        free(connection);
+        free(inner);
+        return NULL;
+    }
+    *inner = (struct inner){ .done = done, .userdata = userdata };
+    connection->server = server;
+    connection->inner = inner;
+    connection->fd = -EBADF;
+    connection->peer = (uid_t)-1;
+    connection->state = STATE_BUSY;
+    list_init(&connection->task.node);
+    list_init(&connection->of_server);
+    connection->request = (struct http_request){
+        .method = method, .path = strdup(path), .query = strdup(query), .keep_alive = true
+    };
+    if (connection->request.path && connection->request.query)
+        return connection;
+    free_inner(connection);
+    return NULL;
+}
+
+void http_inner_cancel(struct http_connection *connection) {
+    tell_gone(connection);
+    free_inner(connection);
+}
+
+/* ---- answers ---- */
+
 void http_reply(struct http_connection *connection, int status, const char *type,
     const char *headers, const void *body, size_t length) {
     bool is_head = connection->request.method && !strcmp(connection->request.method, "HEAD");
 
     if (connection->state == STATE_CLOSED)
         return;
+    if (connection->inner) {
+        inner_begin(connection, status, type);
+        inner_write(connection, body, length);
+        inner_end(connection);
+        return;
+    }
     drop_body(connection);
     add_head(connection, status, type, headers, length, false);
     if (!is_head && length)
@@ -472,6 +564,10 @@ void http_begin(
     struct http_connection *connection, int status, const char *type, const char *headers) {
     if (connection->state == STATE_CLOSED)
         return;
+    if (connection->inner) {
+        inner_begin(connection, status, type);
+        return;
+    }
     add_head(connection, status, type, headers, 0, true);
     connection->state = STATE_STREAM;
     flush(connection);
@@ -482,6 +578,10 @@ size_t http_write(struct http_connection *connection, const void *data, size_t l
 
     if ((!is_raw && connection->state != STATE_STREAM) || !length)
         return 0;
+    if (connection->inner) {
+        inner_write(connection, data, length);
+        return 0;
+    }
     if (!is_raw)
         buf_printf(&connection->out, "%zx\r\n", length);
     buf_add(&connection->out, data, length);
@@ -521,7 +621,7 @@ void http_wait_for_body(struct http_connection *connection) {
 }
 
 void http_pause(struct http_connection *connection, bool paused) {
-    if (connection->state == STATE_CLOSED || connection->is_paused == paused)
+    if (connection->inner || connection->state == STATE_CLOSED || connection->is_paused == paused)
         return;
     connection->is_paused = paused;
     set_body_timer(connection);
@@ -535,8 +635,12 @@ void http_end(struct http_connection *connection) {
         connection->close_after = connection->was_refused = true;
     else if (connection->state != STATE_STREAM)
         return;
-    else
+    else if (!connection->inner)
         buf_add_text(&connection->out, "0\r\n\r\n");
+    if (connection->inner) {
+        inner_end(connection);
+        return;
+    }
     drop_body(connection);
     connection->state = STATE_FLUSH;
     flush(connection);
@@ -545,6 +649,11 @@ void http_end(struct http_connection *connection) {
 void http_abort(struct http_connection *connection) {
     if (connection->state != STATE_STREAM && connection->state != STATE_RAW)
         return;
+    if (connection->inner) {
+        connection->inner->status = 0;
+        inner_end(connection);
+        return;
+    }
     drop_body(connection);
     connection->state = STATE_FLUSH;
     connection->close_after = true;

@@ -127,6 +127,21 @@ void http_end(struct http_connection *connection);
 /* Ends an answer in pieces without its terminating chunk: the client sees that it is incomplete. */
 void http_abort(struct http_connection *connection);
 
+/* ---- requests of the server's own ---- */
+
+#define HTTP_INNER_MAX ((size_t)96 << 20) /* of an answer; a larger one breaks off */
+
+/* Gets the answer, once, from the loop. `status` 0: the answer broke off. The callee may take the
+ * body; its connection is freed afterwards. */
+typedef void http_inner_done(void *userdata, int status, const char *type, struct buf *body);
+
+/* A connection without a socket, whose request is complete. The caller gives it to the user as
+ * `request` would be given, and its body in request->body. NULL: out of memory. */
+struct http_connection *http_inner(struct http_server *server, const char *method, const char *path,
+    const char *query, http_inner_done *done, void *userdata);
+/* The answer is not wanted any more: the request's user learns that its client is gone. */
+void http_inner_cancel(struct http_connection *connection);
+
 const char *http_reason(int status);
 
 /* Whether a Host value names one of the hosts, with or without a port. */

@@ -3,6 +3,7 @@
  * Leases: sandboxes that end with their client. A sandbox that is created with a lease, and its
  * forks, end when the lease is not renewed for its time to live, or is deleted.
  */
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,6 +15,7 @@
 
 #define TTL_MAX_S (INT64_C(7) * 86400)
 #define TTL_DEFAULT_S 60
+#define LEASES_MAX 4096u /* of a tenant */
 
 const char *const lease_keys[] = { "ttl_s", "durable", NULL };
 
@@ -112,6 +114,40 @@ static struct lease *lease_new(
     return NULL;
 }
 
+static bool has_room(struct server *server, const struct tenant *tenant) {
+    unsigned n = 0;
+
+    list_for_each(node, &server->leases) {
+        n += container_of(node, struct lease, of_server)->tenant == tenant;
+    }
+    return n < LEASES_MAX;
+}
+
+int lease_open(struct server *server, const struct tenant *tenant, int64_t ttl_s,
+    char id[SERVER_NAME_MAX + 1]) {
+    if (!has_room(server, tenant))
+        return -ENOSPC;
+    memcpy(id, "ls-", 3);
+    digits_random(10, id + 3);
+    return lease_new(server, tenant, id, ttl_s) ? 0 : -ENOMEM;
+}
+
+bool lease_touch(struct server *server, const struct tenant *tenant, const char *id) {
+    struct lease *lease = look_up(server, tenant, id);
+
+    if (lease)
+        (void)renew(lease);
+    return lease != NULL;
+}
+
+bool lease_end(struct server *server, const struct tenant *tenant, const char *id) {
+    struct lease *lease = look_up(server, tenant, id);
+
+    if (lease)
+        end(lease);
+    return lease != NULL;
+}
+
 void handle_lease_create(struct exchange *exchange) {
     char id[SERVER_NAME_MAX + 1] = "ls-";
     int64_t ttl_s = TTL_DEFAULT_S;
@@ -123,6 +159,10 @@ void handle_lease_create(struct exchange *exchange) {
     if (durable && !exchange->server->journal) {
         exchange_problem(exchange, 501, "feature_missing",
             "nothing outlives this server: it was started without --state");
+        return;
+    }
+    if (!has_room(exchange->server, exchange->tenant)) {
+        exchange_over(exchange, "leases", LEASES_MAX, LEASES_MAX);
         return;
     }
     digits_random(10, id + 3);

@@ -25,6 +25,7 @@ static void handle_openapi(struct exchange *exchange);
 
 static const char *const no_keys[] = { NULL };
 #define BOX "/v1/sandboxes/{sandbox}"
+#define REX "/swerex/{sandbox}"
 
 /* In the order in which they are tried. */
 static const struct route routes[] = {
@@ -38,6 +39,26 @@ static const struct route routes[] = {
     { "DELETE", "/v1/leases/{lease}", TOKEN_RUN, BODY_JSON, no_keys, handle_lease_delete },
     { "POST", "/run_code", TOKEN_RUN, BODY_JSON, NULL, handle_fusion_run },
     { "GET", "/v1/ping", 0, BODY_JSON, no_keys, handle_fusion_ping },
+    { "POST", "/mcp", TOKEN_RUN, BODY_TEXT, no_keys, handle_mcp },
+    { "DELETE", "/mcp", TOKEN_RUN, BODY_JSON, no_keys, handle_mcp_end },
+    { "GET", "/is_alive", TOKEN_RUN, BODY_JSON, no_keys, handle_rex_alive },
+    { "POST", "/create_session", TOKEN_RUN, BODY_JSON, NULL, handle_rex_create },
+    { "POST", "/run_in_session", TOKEN_RUN, BODY_JSON, NULL, handle_rex_run },
+    { "POST", "/close_session", TOKEN_RUN, BODY_JSON, NULL, handle_rex_close_session },
+    { "POST", "/execute", TOKEN_RUN, BODY_JSON, NULL, handle_rex_execute },
+    { "POST", "/read_file", TOKEN_RUN, BODY_JSON, NULL, handle_rex_read },
+    { "POST", "/write_file", TOKEN_RUN, BODY_JSON, NULL, handle_rex_write },
+    { "POST", "/upload", TOKEN_RUN, BODY_BYTES, no_keys, handle_rex_upload },
+    { "POST", "/close", TOKEN_RUN, BODY_JSON, NULL, handle_rex_close },
+    { "GET", REX "/is_alive", TOKEN_RUN, BODY_JSON, no_keys, handle_rex_alive },
+    { "POST", REX "/create_session", TOKEN_RUN, BODY_JSON, NULL, handle_rex_create },
+    { "POST", REX "/run_in_session", TOKEN_RUN, BODY_JSON, NULL, handle_rex_run },
+    { "POST", REX "/close_session", TOKEN_RUN, BODY_JSON, NULL, handle_rex_close_session },
+    { "POST", REX "/execute", TOKEN_RUN, BODY_JSON, NULL, handle_rex_execute },
+    { "POST", REX "/read_file", TOKEN_RUN, BODY_JSON, NULL, handle_rex_read },
+    { "POST", REX "/write_file", TOKEN_RUN, BODY_JSON, NULL, handle_rex_write },
+    { "POST", REX "/upload", TOKEN_RUN, BODY_BYTES, no_keys, handle_rex_upload },
+    { "POST", REX "/close", TOKEN_RUN, BODY_JSON, NULL, handle_rex_close },
     { "POST", "/v1/runs", TOKEN_RUN, BODY_JSON, run_keys, handle_run },
     { "GET", "/v1/usage", TOKEN_RUN, BODY_JSON, no_keys, handle_usage },
     { "GET", "/v1/events", TOKEN_RUN, BODY_JSON, no_keys, handle_events },
@@ -216,6 +237,14 @@ static int authenticate(struct exchange *exchange) {
         take_password(header + 6, &bearer);
         header = bearer.data;
     }
+    if (!header) {
+        const char *key = http_header(http_request_of(exchange->connection), "x-api-key");
+
+        if (key) {
+            buf_printf(&bearer, "Bearer %s", key);
+            header = bearer.data;
+        }
+    }
     if (!header && http_is_own_user(exchange->connection)) {
         exchange->scopes = TOKEN_EVERYTHING;
         exchange->quotas = quota_unlimited();
@@ -242,14 +271,13 @@ static void refuse(struct exchange *exchange, int status, const char *detail) {
     exchange_problem(exchange, status, code_of_status(status), "%s", detail);
 }
 
-static int on_head(struct http_connection *connection, size_t *ret_body_max) {
-    struct http_request *request = http_request_of(connection);
+/* NULL: out of memory, and answered. */
+static struct exchange *exchange_new(struct http_connection *connection) {
     struct exchange *exchange = calloc(1, sizeof *exchange);
-    bool path_known;
 
     if (!exchange) {
         http_reply(connection, 503, NULL, NULL, "", 0);
-        return 503;
+        return NULL;
     }
     exchange->server = http_server_of(connection)->userdata;
     exchange->server->n_exchanges++;
@@ -258,6 +286,16 @@ static int on_head(struct http_connection *connection, size_t *ret_body_max) {
     list_init(&exchange->of_engine);
     *http_data(connection) = exchange;
     digits_random(8, exchange->id);
+    return exchange;
+}
+
+static int on_head(struct http_connection *connection, size_t *ret_body_max) {
+    struct http_request *request = http_request_of(connection);
+    struct exchange *exchange = exchange_new(connection);
+    bool path_known;
+
+    if (!exchange)
+        return 503;
     exchange->seen.is_request = true;
     exchange->seen.begun_ns = clock_now_ns();
     exchange->route = find_route(request, exchange->parameters, &path_known);
@@ -328,6 +366,18 @@ static bool find_box(struct exchange *exchange) {
     return false;
 }
 
+/* SWE-ReX's clients name their requests by X-Request-ID. */
+static bool is_of_swerex(const struct route *route) {
+    static void (*const handlers[])(struct exchange * exchange) = { handle_rex_create,
+        handle_rex_run, handle_rex_close_session, handle_rex_execute, handle_rex_read,
+        handle_rex_write, handle_rex_upload, handle_rex_close };
+
+    for (size_t i = 0; i < ARRAY_SIZE(handlers); i++)
+        if (route->handle == handlers[i])
+            return true;
+    return false;
+}
+
 static void on_request(struct http_connection *connection) {
     struct exchange *exchange = *http_data(connection);
     struct http_request *request = http_request_of(connection);
@@ -351,6 +401,9 @@ static void on_request(struct http_connection *connection) {
         buf_printf(&own, "exec %llu %s", (unsigned long long)exchange->box->number,
             exchange->parameters[1]);
         key = own.data;
+    } else if (is_of_swerex(exchange->route) && http_header(request, "x-request-id")) {
+        buf_printf(&own, "swerex %s", http_header(request, "x-request-id"));
+        key = own.data;
     } else if (strcmp(exchange->route->method, "POST") != 0 ||
                exchange->route->body == BODY_STREAM) {
         key = NULL;
@@ -359,6 +412,35 @@ static void on_request(struct http_connection *connection) {
         return;
     if (read_body(exchange, request))
         exchange->route->handle(exchange);
+}
+
+struct http_connection *router_inner(const struct exchange *parent, unsigned scopes,
+    const struct inner_request *request, http_inner_done *done, void *userdata) {
+    struct http_connection *connection = http_inner(&parent->server->http, request->method,
+        request->path, request->query ? request->query : "", done, userdata);
+    struct exchange *exchange = connection ? exchange_new(connection) : NULL;
+    bool path_known;
+
+    if (connection && request->body)
+        buf_add(&http_request_of(connection)->body, request->body, request->length);
+    if (!exchange)
+        return connection;
+    exchange->tenant = parent->tenant;
+    exchange->scopes = parent->scopes & scopes;
+    exchange->max_sandboxes = parent->max_sandboxes;
+    exchange->max_running = parent->max_running;
+    exchange->route = find_route(http_request_of(connection), exchange->parameters, &path_known);
+    if (!exchange->route || exchange->route->body == BODY_STREAM) {
+        static const struct route none = { "", "", 0, BODY_JSON, no_keys, NULL };
+
+        exchange->route = &none;
+        refuse(exchange, 404, "there is no such path");
+    } else if (exchange->route->scope && !(exchange->scopes & exchange->route->scope)) {
+        refuse(exchange, 403, "the token has not the scope that this request needs");
+    } else {
+        on_request(connection);
+    }
+    return connection;
 }
 
 static void on_gone(struct http_connection *connection) {

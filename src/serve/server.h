@@ -77,20 +77,22 @@ struct server {
     struct list tenants;
     struct list boxes[SERVER_BUCKETS];
     struct list leases;
-    struct list inputs;     /* open standard inputs */
+    struct list inputs;       /* open standard inputs */
+    struct list mcp_calls;    /* of tools, that run */
+    struct list rex_sessions; /* swerex_session.c */
     struct list operations; /* struct operation: answers that are kept for a retry, oldest first */
     struct list operations_by[4096]; /* by their keys */
     unsigned n_operations;
     size_t operation_bytes;
     bool draining;
     unsigned n_exchanges;
-    const char *const *hosts;
 };
 
 struct exchange;
 
 enum route_body {
     BODY_JSON,
+    BODY_TEXT, /* as large as JSON; the handler parses it */
     BODY_BYTES,
     BODY_STREAM, /* in pieces, to exchange->input; without Idempotency-Key */
 };
@@ -154,6 +156,18 @@ struct exchange {
 /* ---- router.c ---- */
 
 extern const struct http_user router_user;
+
+/* A request that a handler makes for its own client, as if that client had sent it. */
+struct inner_request {
+    const char *method, *path, *query; /* percent-encoded; query NULL: none */
+    const void *body;
+    size_t length;
+};
+
+/* The same tenant and limits, with no scopes but `scopes`. NULL: out of memory, and `done` will not
+ * be called. To give it up, http_inner_cancel. */
+struct http_connection *router_inner(const struct exchange *parent, unsigned scopes,
+    const struct inner_request *request, http_inner_done *done, void *userdata);
 
 /* ---- exchange.c ---- */
 
@@ -308,6 +322,12 @@ void leases_dump(
                                const char *id, int64_t ttl_s));
 bool lease_restore(
     struct server *server, const struct tenant *tenant, const char *id, int64_t ttl_s);
+/* The same for the server's own use: a lease of the tenant; 0 or -errno. Renewal and end tell
+ * whether there was one. */
+int lease_open(struct server *server, const struct tenant *tenant, int64_t ttl_s,
+    char id[SERVER_NAME_MAX + 1]);
+bool lease_touch(struct server *server, const struct tenant *tenant, const char *id);
+bool lease_end(struct server *server, const struct tenant *tenant, const char *id);
 void handle_lease_create(struct exchange *exchange);
 void handle_lease_renew(struct exchange *exchange);
 void handle_lease_delete(struct exchange *exchange);
@@ -317,6 +337,23 @@ extern const char *const lease_keys[];
 
 void handle_fusion_run(struct exchange *exchange);
 void handle_fusion_ping(struct exchange *exchange);
+
+/* ---- mcp.c ---- */
+
+void handle_mcp(struct exchange *exchange);
+void handle_mcp_end(struct exchange *exchange);
+
+/* ---- swerex.c ---- */
+
+void handle_rex_alive(struct exchange *exchange);
+void handle_rex_create(struct exchange *exchange);
+void handle_rex_run(struct exchange *exchange);
+void handle_rex_close_session(struct exchange *exchange);
+void handle_rex_execute(struct exchange *exchange);
+void handle_rex_read(struct exchange *exchange);
+void handle_rex_write(struct exchange *exchange);
+void handle_rex_upload(struct exchange *exchange);
+void handle_rex_close(struct exchange *exchange);
 
 /* ---- transfers.c ---- */
 

@@ -28,6 +28,8 @@ ADAPTERS = [
     ("verifiers", "3.12", ["verifiers==0.4.0"], []),
     ("openenv", "3.12", ["openenv==0.10.0"], []),
     ("ray", "3.11", ["ray==2.60.0", "cloudpickle"], []),
+    ("mcp", "3.11", ["mcp==2.3.0", "jsonschema"], []),
+    ("swe_rex", "3.11", ["swe-rex==1.4.0", "aiohttp", "requests"], []),
 ]
 
 

@@ -509,6 +509,7 @@ ENGINE = [
     "net log",
     "net test",
     "net set",
+    "mcp",
     "serve",
     "token create",
     "token tenant",
