@@ -162,7 +162,8 @@ void handle_lease_create(struct exchange *exchange) {
         return;
     }
     if (!has_room(exchange->server, exchange->tenant)) {
-        exchange_over(exchange, "leases", LEASES_MAX, LEASES_MAX);
+        exchange_problem(exchange, 429, "quota_exceeded",
+            "a tenant has at most %u leases at once; end some, or try again later", LEASES_MAX);
         return;
     }
     digits_random(10, id + 3);

@@ -156,6 +156,7 @@ static int start_tls(struct server *server, const struct config *of) {
 static void init(struct server *server, const struct config *of) {
     static const char *hosts[CONFIG_LIST_MAX + 4] = { "localhost", "127.0.0.1", "[::1]" };
 
+    server->inner = router_inner;
     list_init(&server->tenants);
     list_init(&server->leases);
     list_init(&server->inputs);

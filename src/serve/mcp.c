@@ -335,7 +335,7 @@ static void call_tool(struct exchange *exchange, const json_t *params) {
         .query = request.query.data,
         .body = request.body.data,
         .length = request.body.length };
-    call->inner = router_inner(exchange, scopes_of(exchange), &inner, on_answer, call);
+    call->inner = exchange->server->inner(exchange, scopes_of(exchange), &inner, on_answer, call);
     mcp_request_done(&request);
     if (!call->inner)
         send_result(exchange, mcp_tool_fault("the server is out of memory"), NULL);

@@ -427,8 +427,7 @@ struct http_connection *router_inner(const struct exchange *parent, unsigned sco
         return connection;
     exchange->tenant = parent->tenant;
     exchange->scopes = parent->scopes & scopes;
-    exchange->max_sandboxes = parent->max_sandboxes;
-    exchange->max_running = parent->max_running;
+    exchange->quotas = parent->quotas;
     exchange->route = find_route(http_request_of(connection), exchange->parameters, &path_known);
     if (!exchange->route || exchange->route->body == BODY_STREAM) {
         static const struct route none = { "", "", 0, BODY_JSON, no_keys, NULL };

@@ -65,8 +65,23 @@ struct box {
 
 struct engine_link;
 
+struct exchange;
+
+/* A request that a handler makes for its own client, as if that client had sent it. */
+struct inner_request {
+    const char *method, *path, *query; /* percent-encoded; query NULL: none */
+    const void *body;
+    size_t length;
+};
+
+/* The same tenant and limits as the parent's, with no scopes but `scopes`. NULL: out of memory, and
+ * `done` will not be called. To give it up, http_inner_cancel. */
+typedef struct http_connection *server_inner(const struct exchange *parent, unsigned scopes,
+    const struct inner_request *request, http_inner_done *done, void *userdata);
+
 struct server {
     struct loop *loop;
+    server_inner *inner; /* makes inner requests */
     struct http_server http;
     struct list engines;     /* engines.c */
     struct journal *journal; /* NULL: nothing outlives the server */
@@ -157,17 +172,8 @@ struct exchange {
 
 extern const struct http_user router_user;
 
-/* A request that a handler makes for its own client, as if that client had sent it. */
-struct inner_request {
-    const char *method, *path, *query; /* percent-encoded; query NULL: none */
-    const void *body;
-    size_t length;
-};
-
-/* The same tenant and limits, with no scopes but `scopes`. NULL: out of memory, and `done` will not
- * be called. To give it up, http_inner_cancel. */
-struct http_connection *router_inner(const struct exchange *parent, unsigned scopes,
-    const struct inner_request *request, http_inner_done *done, void *userdata);
+/* The server's `inner`. */
+server_inner router_inner;
 
 /* ---- exchange.c ---- */
 

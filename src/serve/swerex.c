@@ -145,7 +145,8 @@ static void ask(struct rex *rex, const char *method, const char *path, const cha
     };
 
     rex->then = then;
-    rex->inner = router_inner(rex->exchange, TOKEN_EVERYTHING, &request, on_inner, rex);
+    rex->inner =
+        rex->exchange->server->inner(rex->exchange, TOKEN_EVERYTHING, &request, on_inner, rex);
     if (!rex->inner)
         raise_error(rex->exchange, CLASS("SwerexException"), "the server is out of memory");
 }

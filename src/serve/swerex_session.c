@@ -14,7 +14,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/utf8.h"
-#include "serve/command.h"
+#include "serve/admission.h"
 #include "serve/digits.h"
 #include "serve/engine_link.h"
 
@@ -34,8 +34,8 @@ enum wait_kind { WAIT_NONE, WAIT_COMMAND, WAIT_INTERRUPT };
 struct rex_session {
     struct list of_server;
     struct server *server;
-    struct tenant *tenant;
-    struct box *box; /* referenced */
+    struct exchange *holder; /* holds the quotas of a command, for the session's life */
+    struct box *box;         /* referenced */
     char name[REX_NAME_MAX + 1], nonce[17];
     struct rollbox_run *run;
     int input, output; /* -EBADF: ended */
@@ -304,7 +304,9 @@ static void free_session(struct rex_session *session) {
     if (session->run && !session->has_ended)
         (void)rollbox_kill(session->run, ROLLBOX_OUTCOME_ERROR);
     session->run = rollbox_run_free(session->run);
-    session->tenant->n_running--;
+    if (session->holder && session->holder->release)
+        session->holder->release(session->holder);
+    free(session->holder);
     list_remove(&session->of_server);
     box_unref(session->box);
     buf_done(&session->typed);
@@ -572,15 +574,22 @@ struct rex_session *rex_session_new(struct exchange *exchange, struct box *box, 
         .message = "the server has no room for a session" };
     struct rex_session *session = calloc(1, sizeof *session);
 
-    if (!session || !command_may_run(exchange)) {
-        if (!session)
-            exchange_fail(exchange, &error);
+    if (session)
+        session->holder = calloc(1, sizeof *session->holder);
+    if (!session || !session->holder) {
+        free(session);
+        exchange_fail(exchange, &error);
+        return NULL;
+    }
+    if (!admission_command(exchange)) {
+        free(session->holder);
         free(session);
         return NULL;
     }
+    session->holder->server = exchange->server;
+    session->holder->tenant = exchange->tenant;
+    admission_move(exchange, session->holder);
     session->server = exchange->server;
-    session->tenant = exchange->tenant;
-    session->tenant->n_running++;
     session->box = box;
     box->references++;
     session->input = session->output = -EBADF;
