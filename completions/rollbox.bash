@@ -29,7 +29,7 @@ _rollbox() {
     [[ $cur != = ]] || cur=
     [[ $prev != = ]] || prev=${COMP_WORDS[COMP_CWORD - 2]}
     if ((COMP_CWORD == 1)); then
-        COMPREPLY=($(compgen -W 'run shell record replay verify batch doctor policy create exec attach logs forward port cp ps stats inspect kill rm pause resume hibernate wake snapshot fork restore reset tree diff commit discard export import image store volume template engine net serve token debug completion version help --help --version' -- "$cur"))
+        COMPREPLY=($(compgen -W 'run shell record replay verify batch doctor policy create exec attach logs forward port cp ps stats inspect kill rm pause resume hibernate wake snapshot fork restore reset tree diff commit discard export import image store volume template engine net serve mcp token debug completion version help --help --version' -- "$cur"))
         return
     fi
     case $command in
@@ -173,6 +173,7 @@ _rollbox() {
     'net test') options='--json --policy --allow --allow-file --method --help' ;;
     'net set') options='--json --net --allow --allow-file --socket --help' ;;
     'serve') options='--json --listen --host --insecure --config --tls-cert --tls-key --tls-client-ca --tls-client-required --drain --state --engines --engine-per-tenant --prices --tokens --quota --engine --help' ;;
+    'mcp') options='--engine --help' ;;
     'token create') options='--json --certificate --tokens --tenant --scope --expires --max-sandboxes --max-running --quota --help' ;;
     'token tenant') options='--json --tokens --quota --weight --ceiling --help' ;;
     'token ls') options='--json --tokens --help' ;;

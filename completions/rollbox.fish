@@ -14,7 +14,7 @@ end
 function __rollbox_snapshots
     set -l sandbox (__rollbox_sandbox); and rollbox tree -q -- $sandbox 2>/dev/null
 end
-complete -c rollbox -n __fish_use_subcommand -f -a 'run shell record replay verify batch doctor policy create exec attach logs forward port cp ps stats inspect kill rm pause resume hibernate wake snapshot fork restore reset tree diff commit discard export import image store volume template engine net serve token debug completion version help'
+complete -c rollbox -n __fish_use_subcommand -f -a 'run shell record replay verify batch doctor policy create exec attach logs forward port cp ps stats inspect kill rm pause resume hibernate wake snapshot fork restore reset tree diff commit discard export import image store volume template engine net serve mcp token debug completion version help'
 complete -c rollbox -n '__fish_seen_subcommand_from run' -l interactive -s i -d 'with -t: pass keys on; without -t standard input is passed on anyway'
 complete -c rollbox -n '__fish_seen_subcommand_from run' -l tty -s t -d 'give it a terminal of its own'
 complete -c rollbox -n '__fish_seen_subcommand_from run' -l template -x -a '(rollbox template ls -q 2>/dev/null)' -d 'run python3 -c CODE, or python3 FILE, in a fork of this template (rollbox template create), under its policy'
@@ -748,6 +748,8 @@ complete -c rollbox -n '__fish_seen_subcommand_from serve' -l tokens -r -F -d 't
 complete -c rollbox -n '__fish_seen_subcommand_from serve' -l quota -x -d 'sandboxes, running, queued, memory, cpus, disk, starts (a day), rate (a second) or burst; repeat it for more'
 complete -c rollbox -n '__fish_seen_subcommand_from serve' -l engine -r -F -d 'use the shared engine on this socket instead of a private one'
 complete -c rollbox -n '__fish_seen_subcommand_from serve' -l help -s h -d 'print this help'
+complete -c rollbox -n '__fish_seen_subcommand_from mcp' -l engine -r -F -d 'use the shared engine on this socket instead of a private one'
+complete -c rollbox -n '__fish_seen_subcommand_from mcp' -l help -s h -d 'print this help'
 complete -c rollbox -n '__fish_seen_subcommand_from token; and not __fish_seen_subcommand_from create tenant ls rm' -f -a 'create tenant ls rm'
 complete -c rollbox -n '__fish_seen_subcommand_from token; and __fish_seen_subcommand_from create' -l json -d 'print the result as one JSON object'
 complete -c rollbox -n '__fish_seen_subcommand_from token; and __fish_seen_subcommand_from create' -l certificate -x -d 'no secret: for clients whose certificate has this alternative name; KIND is DNS, URI or email'

@@ -23,7 +23,7 @@ _rollbox_templates() {
 _rollbox() {
     local command=$words[2] first=2
     if ((CURRENT == 2)); then
-        compadd -- run shell record replay verify batch doctor policy create exec attach logs forward port cp ps stats inspect kill rm pause resume hibernate wake snapshot fork restore reset tree diff commit discard export import image store volume template engine net serve token debug completion version help
+        compadd -- run shell record replay verify batch doctor policy create exec attach logs forward port cp ps stats inspect kill rm pause resume hibernate wake snapshot fork restore reset tree diff commit discard export import image store volume template engine net serve mcp token debug completion version help
         return
     fi
     case $command in
@@ -1149,6 +1149,12 @@ _rollbox() {
             '*-h[print this help]' \
             '*--help[print this help]'
         ;;
+    'mcp')
+        _arguments -s -S \
+            '*--engine=[use the shared engine on this socket instead of a private one]:SOCKET:_files' \
+            '*-h[print this help]' \
+            '*--help[print this help]'
+        ;;
     'token create')
         _arguments -s -S \
             '*--json[print the result as one JSON object]' \
@@ -1212,7 +1218,7 @@ _rollbox() {
         _arguments -s -S \
             '*-h[print this help]' \
             '*--help[print this help]' \
-            ':command:(run shell record replay verify batch doctor policy create exec attach logs forward port cp ps stats inspect kill rm pause resume hibernate wake snapshot fork restore reset tree diff commit discard export import image store volume template engine net serve token debug completion version help)'
+            ':command:(run shell record replay verify batch doctor policy create exec attach logs forward port cp ps stats inspect kill rm pause resume hibernate wake snapshot fork restore reset tree diff commit discard export import image store volume template engine net serve mcp token debug completion version help)'
         ;;
     esac
 }
