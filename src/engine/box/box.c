@@ -37,6 +37,7 @@
 #include "engine/core/context.h"
 #include "engine/core/deferred_close.h"
 #include "engine/core/log.h"
+#include "engine/core/many_ids.h"
 #include "engine/network/gateway.h"
 #include "engine/box/own_mounts.h"
 #include "engine/box/volume_lease.h"
@@ -383,6 +384,8 @@ static void add_identity(
         private_dir_fields(box->private_dir, message);
     else if (box->file_ids.id)
         wire_add_u64(message, GUEST_ID, box->file_ids.id);
+    if (many_ids_has(plan))
+        wire_add_u64(message, GUEST_ACCOUNT, many_ids_next_account(box->engine));
     if (plan->affinity)
         add_affinity(message, (unsigned)plan->affinity);
     if (config->seed) {

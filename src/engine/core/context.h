@@ -52,7 +52,7 @@ struct guest_ids {
     bool has_namespace;
     int user_namespace;
     struct id_range range;
-    uint32_t next;
+    uint32_t next, next_account;
     uint64_t ids[GUEST_ID_OTHERS / 64];
     uint64_t slots[(GUEST_MANY_SLOTS + 63) / 64]; /* with users many, of PLAN_MANY_IDS each */
 };

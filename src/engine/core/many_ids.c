@@ -40,6 +40,12 @@ const struct id_range *many_ids_range(const struct engine *engine) {
     return &engine->launchers.guest_ids.range;
 }
 
+uint32_t many_ids_next_account(struct engine *engine) {
+    uint32_t *next = &engine->launchers.guest_ids.next_account;
+
+    return *next = *next % (PLAN_MANY_IDS - 1) + 1;
+}
+
 void many_ids_finish(struct engine *engine) {
     if (engine->launchers.guest_ids.has_namespace)
         close_fd(&engine->launchers.guest_ids.user_namespace);

@@ -33,6 +33,10 @@ static inline bool many_ids_has(const struct plan *plan) {
     return (plan->flags & (PLAN_MANY_USERS | PLAN_AS_ROOT)) == PLAN_MANY_USERS;
 }
 
+/* The number of the id that a new sandbox's counts are charged to, from 1. One of 65,535, so it
+ * comes again when the sandbox that had it has ended, as a rule. */
+uint32_t many_ids_next_account(struct engine *engine);
+
 void many_ids_finish(struct engine *engine);
 
 #endif

@@ -196,7 +196,10 @@ static int write_maps(int proc_self, int entered, uint32_t outer_id) {
 }
 
 /* The kernel charges its counts by user also to the user that made the user namespace, up to that
- * user's limits. So these limits bound all users of the sandbox together. */
+ * user's limits. So these limits bound all users of the sandbox together. An ordinary user's
+ * sandboxes have the same ids, so each namespace is made by another one of them (`account`): else
+ * the limits would bound all sandboxes together. It gives no rights: those of an owner are for
+ * processes of U0. */
 static int bound_all_users(const struct box *box) {
     static const unsigned together[] = { RLIMIT_NPROC, RLIMIT_MSGQUEUE, RLIMIT_SIGPENDING,
         RLIMIT_MEMLOCK };
@@ -207,7 +210,19 @@ static int bound_all_users(const struct box *box) {
     return r;
 }
 
+/* From the id that made the namespace to its root. Changing ids makes the process undumpable. */
+static int become_root(void) {
+    int r = sys_setresgid(0, 0, 0);
+
+    if (r == 0)
+        r = sys_setresuid(0, 0, 0);
+    if (r < 0)
+        return r;
+    return prctl(PR_SET_DUMPABLE, 1, 0, 0, 0) < 0 ? -errno : 0;
+}
+
 static int enter_many_users(const struct box *box, int proc_self) {
+    const uint32_t account = box->account ? box->account : box->outer_id;
     int ready[2], status, r = bound_all_users(box);
 
     if (r < 0)
@@ -220,7 +235,7 @@ static int enter_many_users(const struct box *box, int proc_self) {
         _exit(write_maps(proc_self, ready[0], box->outer_id));
     }
     close(ready[0]);
-    r = pid < 0 ? pid : become_owner(box->outer_id);
+    r = pid < 0 ? pid : become_owner(account);
     if (r == 0 && write(ready[1], "", 1) != 1)
         r = -EPIPE;
     close(ready[1]);
@@ -233,6 +248,8 @@ static int enter_many_users(const struct box *box, int proc_self) {
     /* An ordinary user's launcher has the groups of its caller. */
     if (r == 0)
         r = sys_setgroups(0, NULL);
+    if (r == 0 && account != box->outer_id)
+        r = become_root();
     return r < 0 ? r : limit_user_counts(box->proc_sys);
 }
 
