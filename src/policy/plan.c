@@ -48,10 +48,15 @@
 
 const char *const plan_sysctl_names[] = {
     "fs/file-max",
+    "fs/inotify/max_queued_events",
+    "fs/inotify/max_user_instances",
     "fs/inotify/max_user_watches",
     "fs/nr_open",
     "fs/pipe-max-size",
     "kernel/cap_last_cap",
+    "kernel/msgmax",
+    "kernel/msgmnb",
+    "kernel/msgmni",
     "kernel/ngroups_max",
     "kernel/osrelease",
     "kernel/ostype",
@@ -64,9 +69,12 @@ const char *const plan_sysctl_names[] = {
     "kernel/shmmni",
     "kernel/threads-max",
     "kernel/version",
+    "kernel/yama/ptrace_scope",
     "net/core/somaxconn",
     "vm/max_map_count",
     "vm/overcommit_memory",
+    "vm/overcommit_ratio",
+    "vm/swappiness",
     NULL,
 };
 
@@ -281,6 +289,20 @@ static void add_cpus(struct compiler *c) {
     for (unsigned i = 0; i < cpus; i++) {
         snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu%u", i);
         compiler_template_op(c, PLAN_OP_MKDIR, path, NULL, 0755);
+    }
+}
+
+/* The one interface of a sandbox's network namespace, for programs that list them here. */
+static void add_interfaces(struct compiler *c) {
+    static const char *const files[][2] = { { "address", "00:00:00:00:00:00\n" },
+        { "addr_len", "6\n" }, { "broadcast", "00:00:00:00:00:00\n" }, { "carrier", "1\n" },
+        { "flags", "0x9\n" }, { "ifindex", "1\n" }, { "mtu", "65536\n" },
+        { "operstate", "unknown\n" }, { "type", "772\n" } };
+    char path[80];
+
+    for (size_t i = 0; c->policy->net != POLICY_NET_HOST && i < ARRAY_SIZE(files); i++) {
+        snprintf(path, sizeof path, "/sys/class/net/lo/%s", files[i][0]);
+        compiler_file(c, path, files[i][1], 0444);
     }
 }
 
@@ -780,6 +802,7 @@ static int compile_plan(struct compiler *c, struct sock_filter *program, struct 
         add_seeded_random(c); /* early: it is made beside what follows */
     add_devices(c);
     add_cpus(c);
+    add_interfaces(c);
     add_cgroup(c);
     add_private(c);
     if ((r = plan_grants(c, error)) < 0)
