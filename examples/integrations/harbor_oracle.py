@@ -4,7 +4,7 @@
 
     harbor_oracle.py [--task DIRECTORY] [--base IMAGE] [--jobs DIRECTORY]
 
-The default task is examples/terminal_task, whose Dockerfile needs an image of the store with
+The default task is examples/web_task, whose Dockerfile needs an image of the store with
 busybox and a user alice.
 """
 
@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 
-TASK = pathlib.Path(__file__).parent.parent / "terminal_task"
+TASK = pathlib.Path(__file__).parent.parent / "web_task"
 
 
 def arguments() -> argparse.Namespace:

@@ -101,7 +101,7 @@ def test_oracle_trial_has_reward_1(builds, tmp_path):
 def test_wrong_solution_has_reward_0_and_a_missing_image_is_an_error(builds, tmp_path):
     program = TREE / "examples/integrations/harbor_oracle.py"
     task = tmp_path / "task"
-    shutil.copytree(TREE / "examples/terminal_task", task)
+    shutil.copytree(TREE / "examples/web_task", task)
     (task / "solution/solve.sh").write_text("#!/bin/sh\ntrue\n")
     for base, answer in (("base", "rewards: [0.0]"), ("no-such-image", "no-such-image")):
         words = [sys.executable, str(program), "--task", str(task), "--base", base]
