@@ -104,7 +104,7 @@ integrations: all
 	@PYTHONPATH=tests/integration $(PYTHON) -B tests/integration/network_clients.py --update --python $$(.venv-clients/bin/python -c 'import sysconfig; print(sysconfig.get_path("platlib"))')
 	@tools/setup integrations
 	@tools/dist build
-	@ROLLBOX_SOAK=1 .venv/bin/pytest -q -p no:cacheprovider tests/integration/test_containerfile.py
+	@ROLLBOX_SOAK=1 .venv/bin/pytest -q -p no:cacheprovider tests/integration/test_containerfile.py tests/integration/test_terminal_task.py
 	@tools/deb
 
 bench: all wheel

@@ -6,9 +6,10 @@ the same root file system.
     distribution.py [--update]
 
 The root file system is Debian's, made by debootstrap and kept in build/compatibility/debian. Commands run one after the
-other in one sandbox, and in one container that crun runs, which has Docker's default capabilities.
-A command is the same
-if it ends with the same status in both. The exit status is 1 if a command differs and DIFFERENCES does not explain it.
+other in a sandbox that root runs, in one that an ordinary user with 65,536 ids runs (ROLLBOX_TEST_UID, 1000; the script
+gives it an account and ids where it has none), and in a container that crun runs with Docker's default capabilities.
+A command is the same if it ends with the same status in all. The exit status is 1 if a command differs and DIFFERENCES
+does not explain it.
 --update writes the table into docs/reference/compatibility.md. Without root, debootstrap, crun or a mirror there is
 nothing to compare, and the script says so.
 """
@@ -24,107 +25,67 @@ import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "integration"))
+
+from harness import ORDINARY_UID, Caller, binaries  # noqa: E402
+from many_users import give_ids  # noqa: E402
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 PAGE = ROOT / "docs" / "reference" / "compatibility.md"
 PLACE = ROOT / "build" / "compatibility"
-BUILD = Path(os.environ.get("ROLLBOX_BUILD", ROOT / "build"))
+PLACE_OF_COMMANDS = Path(__file__).resolve().parent / "distribution.sh"
 MIRROR = os.environ.get("DIST_MIRROR", "http://deb.debian.org/debian")
 SUITE = "bookworm"
-PACKAGES = "nginx openssh-server openssh-client postgresql redis-server cron git tmux locales curl acl strace iproute2 python3-pip"
-CAPABILITIES = "CHOWN DAC_OVERRIDE FOWNER FSETID KILL SETGID SETUID SETPCAP NET_BIND_SERVICE NET_RAW SYS_CHROOT MKNOD AUDIT_WRITE SETFCAP"
-
-# fmt: off
-COMMANDS = (
-    ("apt-get update", "apt-get update"),
-    ("apt-get install", f"apt-get install -y --no-install-recommends {PACKAGES}"),
-    ("apt-get remove", "apt-get remove -y tmux && apt-get install -y tmux"),
-    ("dpkg-reconfigure", "dpkg-reconfigure -f noninteractive tzdata"),
-    ("useradd", "useradd -m -s /bin/bash carol"),
-    ("adduser, deluser", "adduser --disabled-password --gecos '' dave && deluser --remove-home dave"),
-    ("groupadd, usermod, gpasswd", "groupadd -g 555 five && usermod -aG five carol && gpasswd -a carol mail && id -nG carol | grep -q 'five'"),
-    ("chpasswd, passwd", "echo carol:secret | chpasswd && passwd -S carol"),
-    ("su - USER -c", "su - carol -c 'test $(id -un) = carol && test $PWD = /home/carol'"),
-    ("sudo", "echo 'carol ALL=(ALL) NOPASSWD: ALL' > /etc/sudoers.d/c && su carol -c 'test $(sudo id -u) = 0 && test $(sudo -u nobody id -un) = nobody'"),
-    ("chown, chmod, install -o", "touch /root/f && chown carol:mail /root/f && install -o carol -g mail -m 640 /root/f /root/g && test $(stat -c %U:%G:%a /root/g) = carol:mail:640"),
-    ("cp -a, tar keep owners", "cp -a /home/carol /root/copy && tar -C / -cf - home/carol | tar -C /root -xf - && test $(stat -c %U /root/home/carol) = carol"),
-    ("others' files are closed", "install -m 600 /root/f /srv/f && ! su carol -c 'cat /srv/f'"),
-    ("setuid program of a user", "cp /usr/bin/id /usr/local/bin/idu && chown carol /usr/local/bin/idu && chmod 4755 /usr/local/bin/idu && su nobody -s /bin/sh -c 'idu | grep -q euid'"),
-    ("setcap, getcap", "setcap cap_net_bind_service+ep /usr/local/bin/idu && getcap /usr/local/bin/idu | grep -q bind && /usr/local/bin/idu"),
-    ("setpriv", "setpriv --reuid carol --regid carol --init-groups id"),
-    ("chroot --userspec", "test $(chroot --userspec=carol / id -un) = carol"),
-    ("mkfifo", "mkfifo /tmp/fifo"),
-    ("ping", "ping -c 1 127.0.0.1 && su carol -c 'ping -c 1 127.0.0.1'"),
-    ("service nginx start", "service nginx start && curl -s http://127.0.0.1/ | grep -q nginx && ps -eo user,comm | grep -q '^www-data *nginx'"),
-    ("service nginx stop", "service nginx stop"),
-    ("sshd, login as a user", "su carol -c \"mkdir -m 700 ~/.ssh && ssh-keygen -q -N '' -t ed25519 -f ~/.ssh/id_ed25519 && cp ~/.ssh/id_ed25519.pub ~/.ssh/authorized_keys\" && service ssh start && su carol -c 'ssh -o StrictHostKeyChecking=no 127.0.0.1 id'"),
-    ("sshd, login as root", "mkdir -p -m 700 /root/.ssh && cp /home/carol/.ssh/id_ed25519* /home/carol/.ssh/authorized_keys /root/.ssh/ && chown root /root/.ssh/* && ssh -o StrictHostKeyChecking=no root@127.0.0.1 true"),
-    ("scp", "scp -o StrictHostKeyChecking=no /etc/passwd root@127.0.0.1:/tmp/p && cmp /tmp/p /etc/passwd"),
-    ("git clone over ssh and file", "su - carol -c 'git init -q r && cd r && git -c user.email=a@b -c user.name=c commit -q --allow-empty -m x && git clone -q ssh://127.0.0.1/home/carol/r ~/r2 && git clone -q /home/carol/r ~/r3'"),
-    ("crontab", "service cron start && echo '* * * * * true' | crontab - && crontab -l && echo '* * * * * true' | crontab -u carol -"),
-    ("postgres initdb", "su postgres -c '/usr/lib/postgresql/*/bin/initdb -D /tmp/pg'"),
-    ("service postgresql start, psql", "service postgresql start && sleep 3 && su postgres -c 'psql -c \"select 1\"'"),
-    ("redis", "service redis-server start && sleep 1 && redis-cli ping | grep -q PONG"),
-    ("tmux", "tmux new-session -d 'sleep 60' && tmux ls"),
-    ("script, a terminal of another user", "script -qec \"su carol -c tty\" /dev/null"),
-    ("locale-gen", "echo 'de_DE.UTF-8 UTF-8' > /etc/locale.gen && locale-gen"),
-    ("update-alternatives", "update-alternatives --install /usr/bin/foo foo /bin/true 10"),
-    ("ulimit", "ulimit -Sn 512 && ulimit -Sn $(ulimit -Hn)"),
-    ("nice", "nice -n 5 true"),
-    ("writing to /dev/stdout as a user", "su carol -c 'echo x > /dev/stdout' | cat"),
-    ("host name resolves", "getent hosts $(hostname)"),
-    ("/dev nodes", "for n in null zero full random urandom tty ptmx; do test -c /dev/$n || exit 3; done; head -c 4 /dev/urandom | wc -c | grep -q 4"),
-    ("/dev/fd, stdin, stdout, stderr", "test \"$(echo a | cat /dev/stdin)\" = a && echo x > /dev/stderr && cat /dev/fd/3 3< /etc/passwd > /dev/stdout"),
-    ("/dev/full", "cat /etc/passwd > /dev/full"),
-    ("/dev/shm", "echo x > /dev/shm/f && df /dev/shm && su carol -c 'echo y > /dev/shm/g'"),
-    ("a terminal of /dev/pts", "script -qec 'test -c $(tty)' /dev/null"),
-    ("reading /proc/sys", "cd /proc/sys && cat kernel/osrelease kernel/pid_max kernel/shmmax kernel/random/uuid vm/overcommit_memory fs/file-max net/core/somaxconn"),
-    ("the host name in /proc/sys", "cat /proc/sys/kernel/hostname"),
-    ("writing to /proc/sys", "echo 65536 > /proc/sys/kernel/shmmax"),
-    ("nproc, free, uptime, ps", "nproc && free && uptime && ps aux"),
-    ("/etc/resolv.conf", "grep -q nameserver /etc/resolv.conf"),
-    ("orphans are reaped", "(setsid sleep 0.1 &); sleep 1; ! ps -eo stat | grep -q ^Z"),
-    ("start-stop-daemon", "start-stop-daemon --start --background --make-pidfile --pidfile /tmp/pid --exec /bin/sleep -- 100 && sleep 0.5 && start-stop-daemon --stop --pidfile /tmp/pid"),
-    ("root kills a user's process", "(su carol -c 'exec sleep 100' &); sleep 1; pkill -u carol sleep"),
-    ("a user cannot kill root's process", "sleep 100 & su carol -c \"kill $!\""),
-    ("runuser", "test $(runuser -u carol -- id -un) = carol"),
-    ("sudo -l", "sudo -l -U carol"),
-    ("setfacl", "setfacl -m u:carol:r /root/g && getfacl /root/g | grep -q user:carol"),
-    ("fallocate", "fallocate -l 1M /tmp/reserved"),
-    ("strace", "strace -f -o /dev/null sh -c true"),
-    ("ldconfig", "ldconfig"),
-    ("python3 -m venv", "apt-get install -y --no-install-recommends python3-venv && python3 -m venv /tmp/venv && /tmp/venv/bin/pip --version"),
-    ("pip install", "pip install --break-system-packages --no-index --no-deps /usr/share/python-wheels/setuptools-*.whl && pip list | grep -q setuptools"),
-    ("ip addr", "ip -o addr show lo"),
-    ("date -s", "date -s 2030-01-01"),
-    ("mknod of a device", "mknod /tmp/null c 1 3"),
-    ("mount", "mount -t tmpfs none /mnt"),
-    ("unshare --user", "unshare -U true"),
-    ("hostname NAME", "hostname other"),
-    ("raw socket", "perl -MSocket -e 'socket(my $s, AF_INET, SOCK_RAW, 1) or exit 1'"),
-    ("chattr +i", "touch /tmp/i && chattr +i /tmp/i"),
-    ("systemctl", "systemctl status"),
+# Package registries that commands install from, beside Debian's mirror.
+REGISTRIES = (
+    "pypi.org files.pythonhosted.org registry.npmjs.org index.crates.io static.crates.io crates.io"
+).split()
+TRUSTED = "/etc/ssl/certs/ca-certificates.crt"
+TRUST = "CURL_CA_BUNDLE SSL_CERT_FILE NODE_EXTRA_CA_CERTS PIP_CERT CARGO_HTTP_CAINFO".split()
+LONG_S = 3600
+CAPABILITIES = (
+    "CHOWN DAC_OVERRIDE FOWNER FSETID KILL SETGID SETUID SETPCAP NET_BIND_SERVICE NET_RAW SYS_CHROOT MKNOD "
+    "AUDIT_WRITE SETFCAP"
 )
-# fmt: on
 
+
+def commands():
+    """The names and scripts of distribution.sh."""
+    sections = (PLACE_OF_COMMANDS.read_text().split("\n### "))[1:]
+    return [tuple(section.split("\n", 1)) for section in sections]
+
+
+COMMANDS = commands()
+
+CGROUP = "without a memory cgroup, as this user's sandboxes are here, "
 DIFFERENCES = {
     "mknod of a device": "a user namespace makes no devices",
     "raw socket": "ping needs none; other uses would forge packets",
     "unshare --user": "it would reach much more of the kernel; Docker's seccomp profile refuses it, too",
-    "the host name in /proc/sys": "not there yet; hostname and uname tell it",
     "host name resolves": "crun alone writes no /etc/hosts; container engines do",
+    "service nginx start": CGROUP + "[sendfile](system-calls.md) is refused: nginx sends empty pages",
+    "fakeroot": CGROUP + "queues of System V are refused; fakeroot-tcp works",
+    "System V IPC": CGROUP + "queues and semaphores of System V are refused",
+    "POSIX message queues": "the kernel counts them for a user of the host, not for a sandbox",
+    "writing to /etc/hosts": "the file is the same for all sandboxes of a policy, so none can write to it",
+    "rsyslog, logger": "/dev is read-only, so there is no /dev/log; other inputs of rsyslog work",
+    "iptables": "the words differ: there is no netfilter, and a container has no right to it",
 }
 
 
 def driver():
     lines = [
         "export DEBIAN_FRONTEND=noninteractive PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root",
+        "export " + " ".join(f"{name}=/etc/trusted.pem" for name in TRUST),
         "cd /root",
     ]
     for number, (_, command) in enumerate(COMMANDS):
         script = command.replace("'", "'\\''")
-        lines.append(
-            f"timeout 300 bash -c '{script}' > /tmp/out.{number} 2>&1 < /dev/null; echo status {number} $?; tail -n 3 /tmp/out.{number} >&2"
-        )
+        lines += [
+            f"timeout 600 bash -c '{script}' > /tmp/out.{number} 2>&1 < /dev/null",
+            f"echo status {number} $?",
+            f"{{ echo '#' {number}; tail -n 5 /tmp/out.{number}; }} >&2",
+        ]
     return "\n".join(lines)
 
 
@@ -156,6 +117,9 @@ def debian():
             stdout=subprocess.DEVNULL,
         )
         subprocess.run(["chroot", root, "apt-get", "clean"], check=True)
+    # The registries' certificates are those that this machine trusts.
+    if Path(TRUSTED).exists():
+        shutil.copy(TRUSTED, root / "etc/trusted.pem")
     return root
 
 
@@ -202,38 +166,37 @@ def oci_layout(root, place):
     return place
 
 
-def in_rollbox(root, place):
-    env = dict(os.environ, ROLLBOX_STORE=str(place / "store"))
-    host = MIRROR.split("/")[2]
-    policy = place / "policy.json"
-    policy.write_text(
-        json.dumps(
-            {
-                "users": "many",
-                "image": "debian",
-                "max_memory": "4G",
-                "max_processes": 512,
-                "timeout": "none",
-                "max_output": "64M",
-                "net_allow": [{"host": host, "private": True, "ports": [80, 443]}],
-            }
+def in_rollbox(caller, layout):
+    """As a caller, whose store is in its own directory."""
+    program = binaries() / "rollbox"
+    env = caller.environment(ROLLBOX_STORE=str(caller.home / "store"))
+    hosts = [{"host": MIRROR.split("/")[2], "private": True, "ports": [80, 443]}]
+    hosts += [{"host": name, "private": True, "ports": [443]} for name in REGISTRIES]
+    policy = {
+        "users": "many",
+        "image": "debian",
+        "max_memory": "6G",
+        "max_disk": "4500M",
+        "max_processes": 512,
+        "timeout": "none",
+        "max_output": "64M",
+        "net_allow": hosts,
+    }
+    caller.write(caller.home / "policy.json", json.dumps(policy))
+    importing = caller.call(
+        program, "image", "import", "--name", "debian", layout, env=env, timeout=LONG_S
+    )
+    if importing.returncode != 0:
+        sys.exit(f"distribution: {caller}: {importing.stderr.decode(errors='replace')}")
+    with open(PLACE / f"{caller}.log", "wb") as log:
+        done = caller.call(
+            *(program, "run", "--policy", caller.home / "policy.json"),
+            *("--", "bash", "-c", driver()),
+            env=env,
+            stderr=log,
+            timeout=LONG_S,
         )
-    )
-    subprocess.run(
-        [BUILD / "rollbox", "image", "import", "--name", "debian", oci_layout(root, place / "oci")],
-        check=True,
-        env=env,
-        stdout=subprocess.DEVNULL,
-    )
-    done = subprocess.run(
-        [BUILD / "rollbox", "run", "--policy", policy, "--", "bash", "-c", driver()],
-        env=env,
-        stdout=subprocess.PIPE,
-        stderr=sys.stderr,
-        text=True,
-        check=False,
-    )
-    return statuses(done.stdout)
+    return statuses(done.stdout.decode(errors="replace"))
 
 
 def in_crun(root, place):
@@ -253,7 +216,7 @@ def in_crun(root, place):
     spec["linux"]["namespaces"] = [
         n for n in spec["linux"]["namespaces"] if n["type"] not in ("network", "cgroup")
     ]
-    spec["mounts"] = [m for m in spec["mounts"] if m["type"] not in ("cgroup", "sysfs")]
+    spec["mounts"] = [m for m in spec["mounts"] if m["type"] != "cgroup"]
     (bundle / "config.json").write_text(json.dumps(spec))
     # crun refuses hosts with both versions of cgroups: in mounts of its own it sees one.
     see = "for m in $(grep ' cgroup' /proc/self/mounts | cut -d' ' -f2 | tac); do umount $m; done; mount -t cgroup2 none /sys/fs/cgroup 2>/dev/null; "
@@ -261,7 +224,7 @@ def in_crun(root, place):
     done = subprocess.run(
         ["unshare", "--mount", "sh", "-c", see + run],
         stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
+        stderr=open(PLACE / "crun.log", "wb"),
         text=True,
         check=False,
     )
@@ -280,13 +243,15 @@ def word(status):
     )
 
 
-def table(ours, theirs):
-    lines = ["| command | sandbox of many users | crun | difference |", "|---|---|---|---|"]
+def table(columns):
+    lines = [
+        "| command | root's sandbox | ordinary user's sandbox | crun | difference |",
+        "|---|---|---|---|---|",
+    ]
     for number, (name, _) in enumerate(COMMANDS):
-        a, b = ours.get(number), theirs.get(number)
-        lines.append(
-            f"| {name} | {word(a)} | {word(b)} | {'' if a == b else DIFFERENCES.get(name, 'not explained')} |"
-        )
+        found = [column.get(number) for column in columns]
+        told = "" if len({*found}) == 1 else DIFFERENCES.get(name, "not explained")
+        lines.append(" | ".join([f"| {name}", *map(word, found), f"{told} |"]))
     return "\n".join(lines)
 
 
@@ -302,12 +267,18 @@ def main():
     if os.geteuid() != 0 or missing:
         print(f"distribution: left out: needs {'root' if os.geteuid() else ', '.join(missing)}")
         return 0
+    give_ids()
+    binaries()
     with tempfile.TemporaryDirectory(prefix="rollbox-distribution-", dir="/var/tmp") as temporary:
-        root = debian()
+        os.chmod(temporary, 0o755)
+        root, layout = debian(), Path(temporary) / "oci"
+        oci_layout(root, layout)
+        callers = [Caller("root", 0), Caller("user", ORDINARY_UID)]
         with ThreadPoolExecutor() as pool:
-            runs = [pool.submit(run, root, Path(temporary)) for run in (in_rollbox, in_crun)]
-            ours, theirs = (run.result() for run in runs)
-    text = table(ours, theirs)
+            runs = [pool.submit(in_rollbox, caller, layout) for caller in callers]
+            runs.append(pool.submit(in_crun, root, Path(temporary)))
+            columns = [run.result() for run in runs]
+    text = table(columns)
     print(text)
     if arguments.update:
         page = PAGE.read_text()
