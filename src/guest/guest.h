@@ -166,8 +166,8 @@ enum guest_tag {
     GUEST_PARTS,  /* bytes: a uint64_t for each layer of CREATE: bit K is set if its part "pK" has
                      content. Without it, and for parts past 63: all may */
     GUEST_USER,   /* text: users many: "USER[:GROUP[:GROUPS]]", in place of the plan's */
-    GUEST_ACCOUNT,  /* u64: users many, run by an ordinary user: the id in U0, counted from the
-                       sandboxes' first, that makes the sandbox's user namespace */
+    GUEST_ACCOUNT,  /* u64: users many: the number, of the sandbox's ids, of the one that makes its
+                       user namespace */
     GUEST_NO_TRACE, /* u64: not 0: the command and its descendants may not trace */
 };
 

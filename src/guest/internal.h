@@ -43,7 +43,8 @@ struct box {
     int netns;          /* namespace to enter; -1: make one */
     bool netns_is_new;  /* the engine has not received it yet */
     uint32_t outer_id;  /* the guest's uid and gid in U0 */
-    uint32_t account;   /* with many users: the id of U0 that their counts are charged to */
+    uint32_t account;   /* with many users: the number, from outer_id on, of the id that their
+                           counts are charged to */
     int file_ids;       /* a user namespace for idmapped mounts of the sandbox's own files
                            (idmap_for_files); -1: no idmapping */
     int sources_socket; /* the engine sends `sources` there; -1 */

@@ -384,7 +384,7 @@ static void add_identity(
         private_dir_fields(box->private_dir, message);
     else if (box->file_ids.id)
         wire_add_u64(message, GUEST_ID, box->file_ids.id);
-    if (many_ids_has(plan))
+    if (plan->flags & PLAN_MANY_USERS)
         wire_add_u64(message, GUEST_ACCOUNT, many_ids_next_account(box->engine));
     if (plan->affinity)
         add_affinity(message, (unsigned)plan->affinity);

@@ -197,9 +197,9 @@ static int write_maps(int proc_self, int entered, uint32_t outer_id) {
 
 /* The kernel charges its counts by user also to the user that made the user namespace, up to that
  * user's limits. So these limits bound all users of the sandbox together. An ordinary user's
- * sandboxes have the same ids, so each namespace is made by another one of them (`account`): else
- * the limits would bound all sandboxes together. It gives no rights: those of an owner are for
- * processes of U0. */
+ * sandboxes have the same ids, and so do some of root's. So each namespace is made by another one
+ * of them (`account`): else the limits would bound these sandboxes together. It gives no rights:
+ * those of an owner are for processes of U0. */
 static int bound_all_users(const struct box *box) {
     static const unsigned together[] = { RLIMIT_NPROC, RLIMIT_MSGQUEUE, RLIMIT_SIGPENDING,
         RLIMIT_MEMLOCK };
@@ -222,12 +222,9 @@ static int become_root(void) {
 }
 
 static int enter_many_users(const struct box *box, int proc_self) {
-    const uint32_t account = box->account ? box->account : box->outer_id;
-    int ready[2], status, r = bound_all_users(box);
+    int ready[2], status, r = (int)sys_call2(__NR_pipe2, ready, O_CLOEXEC);
 
     if (r < 0)
-        return r;
-    if ((r = (int)sys_call2(__NR_pipe2, ready, O_CLOEXEC)) < 0)
         return r;
     pid_t pid = (pid_t)sys_call5(__NR_clone, SIGCHLD, NULL, NULL, NULL, NULL);
     if (pid == 0) {
@@ -235,7 +232,10 @@ static int enter_many_users(const struct box *box, int proc_self) {
         _exit(write_maps(proc_self, ready[0], box->outer_id));
     }
     close(ready[0]);
-    r = pid < 0 ? pid : become_owner(account);
+    /* After the fork: all that are being set up are U0's root, so together may exceed the limit. */
+    r = pid < 0 ? pid : bound_all_users(box);
+    if (r == 0)
+        r = become_owner(box->outer_id + box->account);
     if (r == 0 && write(ready[1], "", 1) != 1)
         r = -EPIPE;
     close(ready[1]);
@@ -248,7 +248,7 @@ static int enter_many_users(const struct box *box, int proc_self) {
     /* An ordinary user's launcher has the groups of its caller. */
     if (r == 0)
         r = sys_setgroups(0, NULL);
-    if (r == 0 && account != box->outer_id)
+    if (r == 0 && box->account)
         r = become_root();
     return r < 0 ? r : limit_user_counts(box->proc_sys);
 }

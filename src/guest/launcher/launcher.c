@@ -277,7 +277,7 @@ static int take_fields(const struct wire_message *message, struct box *box) {
         if (field.tag == GUEST_ID && wire_u64(&field, &id) == 0)
             box->outer_id = (uint32_t)id;
         if (field.tag == GUEST_ACCOUNT && wire_u64(&field, &id) == 0)
-            box->account = box->outer_id + (uint32_t)id % PLAN_MANY_IDS;
+            box->account = (uint32_t)id % PLAN_MANY_IDS;
         if (field.tag == GUEST_BYTES && wire_u64(&field, &box->bytes) < 0)
             return -EBADMSG;
         if (field.tag == GUEST_ENTRIES && wire_u64(&field, &box->entries) < 0)
