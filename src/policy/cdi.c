@@ -184,7 +184,7 @@ static int parse_yaml(const char *text, size_t length, json_t **ret_root, char *
 
 /* ---- the specification ---- */
 
-static bool is_path(const json_t *value) {
+bool cdi_is_path(const json_t *value) {
     const char *path = json_string_value(value);
 
     return path && path[0] == '/' && path[1] && strlen(path) == json_string_length(value) &&
@@ -194,7 +194,7 @@ static bool is_path(const json_t *value) {
 }
 
 static bool is_path_or_none(const json_t *value) {
-    return !value || json_is_null(value) || is_path(value);
+    return !value || json_is_null(value) || cdi_is_path(value);
 }
 
 static int check_list(
@@ -216,14 +216,14 @@ static int check_edits(const json_t *edits, const char *where, char *problem) {
     if (check_list(edits, "deviceNodes", where, problem, &list) < 0)
         return -EINVAL;
     json_array_foreach(list, i,
-        item) if (!is_path(json_object_get(item, "path")) ||
+        item) if (!cdi_is_path(json_object_get(item, "path")) ||
                   !is_path_or_none(json_object_get(item, "hostPath"))) return refuse(problem,
         "%s: deviceNodes[%zu] needs an absolute path", where, i);
     if (check_list(edits, "mounts", where, problem, &list) < 0)
         return -EINVAL;
-    json_array_foreach(
-        list, i, item) if (!is_path(json_object_get(item, "hostPath")) ||
-                           !is_path(json_object_get(item, "containerPath"))) return refuse(problem,
+    json_array_foreach(list, i,
+        item) if (!cdi_is_path(json_object_get(item, "hostPath")) ||
+                  !cdi_is_path(json_object_get(item, "containerPath"))) return refuse(problem,
         "%s: mounts[%zu] needs an absolute hostPath and containerPath", where, i);
     if (check_list(edits, "env", where, problem, &list) < 0)
         return -EINVAL;

@@ -20,6 +20,13 @@
  * wrong in problem[CDI_PROBLEM_MAX]; or -ENOMEM. */
 int cdi_parse(const char *text, size_t length, bool is_yaml, json_t **ret_spec, char *problem);
 
+/* The same of the output of `nvidia-container-cli list` (cdi_list.c), as a specification of
+ * nvidia.com/gpu. */
+int cdi_parse_list(const char *text, size_t length, json_t **ret_spec, char *problem);
+
+/* Whether a value is an absolute path without "..", as a specification's must be. */
+bool cdi_is_path(const json_t *value);
+
 /* "vendor.com/class" and "name". */
 bool cdi_is_kind(const char *text, size_t length);
 bool cdi_is_name(const char *text, size_t length);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* CDI files: any bytes give a specification whose paths are absolute and plain, or a problem of one
- * line, and nothing leaks. The first byte says whether the rest is YAML. */
+ * line, and nothing leaks. The first byte says whether the rest is YAML, or a
+ * list of nvidia-container-cli. */
 #include <errno.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -42,7 +43,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
 
     if (size < 1)
         return 0;
-    int r = cdi_parse((const char *)data + 1, size - 1, data[0] == 'y', &spec, problem);
+    const char *text = (const char *)data + 1;
+    int r = data[0] == 'l' ? cdi_parse_list(text, size - 1, &spec, problem)
+                           : cdi_parse(text, size - 1, data[0] == 'y', &spec, problem);
     expect(r == 0 || r == -ENOMEM || (r == -EINVAL && problem[0] && !spec));
     if (r < 0)
         return 0;

@@ -2,14 +2,16 @@
 """Devices of a policy: by path, by the name of a CDI file, GPUs; nothing by default, and never
 memory, disks or terminals."""
 
+import fcntl
 import json
 import os
+import stat
 import subprocess
 
 import pytest
 
 from conftest import BUILD
-from harness import caller, skip  # noqa: F401
+from harness import caller, place, skip  # noqa: F401
 from rollbox import Engine, FeatureMissing, PathDenied, PathNotFound, Policy, PolicyInvalid, RollboxError, Sandbox
 
 SPEC = {
@@ -101,6 +103,83 @@ def test_gpus_of_a_cdi_file(cdi, engine):
     assert done.isolation["devices"] == ["/dev/nvidiactl", "/dev/nvidia2"]
     with pytest.raises(PathNotFound, match="nvidia.com/gpu=1.*nvidia-ctk"):
         Sandbox(Policy(gpus=[1]), engine=engine).run("true")
+
+
+LIST = """/dev/nvidiactl
+/dev/nvidia-uvm
+/dev/nvidia0
+/dev/nvidia2
+BIN
+LIB
+/run/nvidia-persistenced/socket
+"""
+
+
+@pytest.fixture
+def listed(tmp_path, monkeypatch):
+    """What nvidia-container-cli prints, of nodes that rollbox's root makes for the test: they are
+    those of null, whose number nobody else has by this name."""
+    if os.geteuid() or os.path.exists("/proc/driver/nvidia"):
+        skip("it makes device nodes as root, where no driver of NVIDIA is")
+    os.chmod(tmp_path, 0o755)
+    directory = tmp_path / "cdi"
+    directory.mkdir(mode=0o755)
+    monkeypatch.setenv("ROLLBOX_CDI_DIRS", str(directory))
+    made = ["/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia0", "/dev/nvidia2"]
+    for name in ("nvidia-smi", "libcuda.so.535.1"):
+        (tmp_path / name).write_text(f"{name}\n")
+    text = LIST.replace("BIN", str(tmp_path / "nvidia-smi"))
+    (directory / "nvidia.list").write_text(text.replace("LIB", str(tmp_path / "libcuda.so.535.1")))
+    with open(place().parent / ".rollbox-test-nodes", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        for path in made:
+            os.mknod(path, 0o666 | stat.S_IFCHR, os.makedev(1, 3))
+        yield directory
+        for path in made:
+            os.unlink(path)
+
+
+def test_gpus_of_a_list_of_nvidia_container_cli(listed, tmp_path):
+    with Engine() as engine:
+        assert {"nvidia0", "nvidiactl", "nvidia-uvm"} <= set(nodes(engine, gpus=[0]))
+        assert "nvidia2" not in nodes(engine, gpus=[0])
+        assert {"nvidia0", "nvidia2"} <= set(nodes(engine, gpus="all"))
+        library = tmp_path / "libcuda.so.535.1"
+        done = Sandbox(Policy(gpus=[2]), engine=engine).run(f"cat {library}; echo x > {library}")
+        assert done.text == "libcuda.so.535.1\n" and b"Read-only" in done.stderr
+        assert done.isolation["devices"] == ["/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia2"]
+        with pytest.raises(PathNotFound, match="nvidia.com/gpu=1"):
+            Sandbox(Policy(gpus=[1]), engine=engine).run("true")
+
+
+def test_a_cdi_file_counts_before_a_list(listed):
+    (listed / "nvidia.json").write_text(json.dumps(SPEC))
+    with Engine() as engine:
+        found = nodes(engine, gpus=[0])
+    assert "nvidiactl" in found and "nvidia-uvm" not in found
+
+
+@pytest.mark.parametrize(
+    "text, problem",
+    [
+        ("dev/nvidia0\n", "line 1: is not an absolute path"),
+        ("/dev/nvidia0\n/usr/lib/../../etc/shadow\n", "line 2: is not an absolute path"),
+        ("/usr/bin/nvidia-smi\n", "no /dev/nvidiaN"),
+        ("/dev/nvidia0\n" + "/a\n" * 5000, "too many"),
+    ],
+)
+def test_bad_lists_are_named(cdi, text, problem):
+    (cdi / "nvidia.json").unlink()
+    (cdi / "nvidia.list").write_text(text)
+    with Engine() as engine, pytest.raises(PathNotFound, match=problem):
+        Sandbox(Policy(gpus=[0]), engine=engine).run("true")
+
+
+def test_a_list_cannot_give_what_is_never_given(cdi):
+    (cdi / "nvidia.json").unlink()
+    (cdi / "nvidia.list").write_text("/dev/nvidia0\n/dev/kmsg\n")
+    with Engine() as engine, pytest.raises((PathDenied, PathNotFound)):
+        Sandbox(Policy(gpus=[0]), engine=engine).run("true")
 
 
 def test_cdi_file_in_yaml_mounts_libraries_and_runs_no_hook(cdi, engine, tmp_path):

@@ -3,7 +3,8 @@
  * What the devices of a policy are on this host.
  *
  * A name of CDI is looked up in the files of /var/run/cdi and /etc/cdi, the first of which wins, or
- * of the directories in ROLLBOX_CDI_DIRS. The files must belong to root or to the engine's user,
+ * of the directories in ROLLBOX_CDI_DIRS; then, for GPUs, in their files *.list, which hold the
+ * output of nvidia-container-cli. The files must belong to root or to the engine's user,
  * and nobody else may write them: they name files of the host that sandboxes get. The engine only
  * reads them. Hooks in them are not run, so links and the loader's cache are not made.
  */
@@ -27,6 +28,7 @@
 
 struct search {
     const char *name; /* that is looked for */
+    bool of_lists;    /* in lists of nvidia-container-cli, in place of CDI files */
     json_t *spec;     /* the file that has it; NULL: none yet */
     char *found_in;
     struct rollbox_error problem; /* of the first file that cannot be used */
@@ -94,17 +96,23 @@ static void note_problem(struct search *search, const char *path, const char *wh
             &search->problem, ROLLBOX_ERR_POLICY_INVALID, EBADMSG, "policy", "%s: %s", path, what);
 }
 
+static bool ends_with(const char *file, const char *ending) {
+    const size_t length = strlen(file), n = strlen(ending);
+
+    return length > n && file[0] != '.' && !strcmp(file + length - n, ending);
+}
+
 static int look_into(struct search *search, int directory, const char *in, const char *file) {
-    const size_t length = strlen(file);
-    const bool is_yaml = (length > 5 && !strcmp(file + length - 5, ".yaml")) ||
-                         (length > 4 && !strcmp(file + length - 4, ".yml"));
+    const bool is_yaml = ends_with(file, ".yaml") || ends_with(file, ".yml");
+    const bool is_wanted =
+        search->of_lists ? ends_with(file, ".list") : is_yaml || ends_with(file, ".json");
     auto_buf struct buf text = BUF_INIT;
     auto_free char *path = NULL;
     char problem[CDI_PROBLEM_MAX];
     json_t *spec = NULL;
     struct stat st;
 
-    if (file[0] == '.' || (!is_yaml && (length <= 5 || strcmp(file + length - 5, ".json") != 0)))
+    if (!is_wanted)
         return 0;
     if (asprintf(&path, "%s/%s", in, file) < 0)
         return -ENOMEM;
@@ -122,7 +130,9 @@ static int look_into(struct search *search, int directory, const char *in, const
         note_problem(search, path, strerror(-r));
         return 0;
     }
-    r = cdi_parse(text.data ? text.data : "", text.length, is_yaml, &spec, problem);
+    const char *content = text.data ? text.data : "";
+    r = search->of_lists ? cdi_parse_list(content, text.length, &spec, problem)
+                         : cdi_parse(content, text.length, is_yaml, &spec, problem);
     if (r == -EINVAL) {
         note_problem(search, path, problem);
         return 0;
@@ -265,6 +275,10 @@ static int add_named(struct policy *policy, unsigned device, struct rollbox_erro
     struct search search = { .name = policy->devices.items[device].name };
     int r = search_all(&search);
 
+    if (r == 0 && !search.spec) {
+        search.of_lists = true;
+        r = search_all(&search);
+    }
     if (r == -ENOMEM)
         error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "policy", "out of memory");
     else if (r < 0)
