@@ -110,6 +110,7 @@ integrations: all
 bench: all wheel
 	@bench/setup
 	@$(PYTHON) bench/run.py
+	@$(PYTHON) -B bench/machines.py
 
 # The long tests of the store want the network: one makes an image with debootstrap.
 soak: all build-asan

@@ -317,7 +317,8 @@ def targets_page(results: Dict[str, Any], soak: Optional[Dict[str, Any]]) -> str
              "| page | has |", "|---|---|",
              "| this page | targets, reached and missed; the soak; the contestants |",
              "| [benchmarks-root.md](benchmarks-root.md) | every measurement, run by root |",
-             "| [benchmarks-user.md](benchmarks-user.md) | every measurement, run by an ordinary user |", ""]
+             "| [benchmarks-user.md](benchmarks-user.md) | every measurement, run by an ordinary user |",
+            "| [benchmarks-machines.md](benchmarks-machines.md) | sandboxes of many users, installs and builds |", ""]
     lines += head(results)
     lines += wrapped(
         "Versions: "
