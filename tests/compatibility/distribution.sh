@@ -176,6 +176,7 @@ Version: 1
 Release: 1
 Summary: x
 License: x
+AutoReqProv: no
 %description
 x
 %install
@@ -227,7 +228,8 @@ apt-get install -y --no-install-recommends lsof psmisc && lsof -p $$ && (sleep 2
 apt-get install -y --no-install-recommends inotify-tools &&
     mkdir -p /tmp/watched && { (sleep 2; touch /tmp/watched/x) & inotifywait -t 20 /tmp/watched; }
 ### screen
-apt-get install -y --no-install-recommends screen && screen -dmS s sleep 50 && screen -ls | grep -q Detached
+apt-get install -y --no-install-recommends screen && screen -dmS s sleep 50 && sleep 2 &&
+    screen -ls | grep -q Detached
 ### expect, su with a password
 apt-get install -y --no-install-recommends expect &&
     su nobody -s /bin/sh -c "expect -c 'spawn su carol -c id; expect Password:; send secret\\r; expect carol; exit 0'"
