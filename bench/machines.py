@@ -62,9 +62,11 @@ import json, subprocess, sys, time
 for line in sys.stdin:
     argv = json.loads(line)
     began = time.monotonic()
-    done = subprocess.run(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    pipe, null, out = subprocess.PIPE, subprocess.DEVNULL, subprocess.STDOUT
+    done = subprocess.run(argv, stdin=null, stdout=pipe, stderr=out)
     ms = (time.monotonic() - began) * 1000
-    print(json.dumps([ms, done.returncode, done.stdout.decode(errors="replace")[-2000:]]), flush=True)
+    said = done.stdout.decode(errors="replace")[-2000:]
+    print(json.dumps([ms, done.returncode, said]), flush=True)
 """
 TARGETS = (
     # row, contestant, of, at most
@@ -317,14 +319,14 @@ def page(results):
         "<!-- Made by make bench (bench/machines.py); do not edit. -->",
         "# Benchmarks of machines",
         "",
-        "Sandboxes of many users, installs and builds, beside crun, podman and buildah; all run by root.",
-        f"Measured {results['date']} on {results['cpus']} CPUs, Linux {results['kernel']}, load {results['load_before']:.1f}"
-        f" before and {results['load_after']:.1f} after.",
+        "Sandboxes of many users, installs and builds, beside crun, podman and buildah; root runs all.",
+        f"Measured {results['date']} on {results['cpus']} CPUs, Linux {results['kernel']}, load"
+        f" {results['load_before']:.1f} before and {results['load_after']:.1f} after.",
         f"Versions: {results['versions']}.",
         "",
-        "A ratio is the median of the ratios within a round, and contestants take turns. Containers have no cgroups here;",
-        "sandboxes have a limit of memory. podman's root file system is an overlay on the disk; crun's is an overlay with",
-        "its changed files in memory, as rollbox's are.",
+        "A ratio is the median of the ratios within a round, and contestants take turns. Containers have",
+        "no cgroups here; sandboxes have a limit of memory. podman's root file system is an overlay on the",
+        "disk; crun's is an overlay with its changed files in memory, as rollbox's are.",
         "",
         "| what | contestant | of | ratio | target |  |",
         "|---|---|---|---|---|---|",
