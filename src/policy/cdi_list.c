@@ -2,7 +2,7 @@
 /*
  * The output of `nvidia-container-cli list`: a path a line, of device nodes, libraries, programs,
  * firmware and sockets. It becomes the specification of CDI that says the same: /dev/nvidiaN is the
- * device N, and whatever else is listed is for each of them.
+ * device N, and all other paths are for each of them.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -76,8 +76,10 @@ static int add_line(struct list *list, const char *path, size_t length) {
     if (number >= 0)
         return add_gpu(list, number, path, length);
     const bool is_device = length > 5 && !memcmp(path, "/dev/", 5);
-    json_t *added = is_device ? node(path, length) : mount_at(path, length);
-    return json_array_append_new(is_device ? list->nodes : list->mounts, added) < 0 ? -ENOMEM : 0;
+    int r = is_device ? json_array_append_new(list->nodes, node(path, length))
+                      : json_array_append_new(list->mounts, mount_at(path, length));
+
+    return r < 0 ? -ENOMEM : 0;
 }
 
 static int read_lines(struct list *list, const char *text, size_t length, char *problem) {
@@ -108,9 +110,8 @@ int cdi_parse_list(const char *text, size_t length, json_t **ret_spec, char *pro
         .nodes = json_array(), .mounts = json_array(), .all = json_array(), .gpus = json_array()
     };
     json_t *spec = NULL;
-    int r = list.nodes && list.mounts && list.all && list.gpus
-                ? read_lines(&list, text, length, problem)
-                : -ENOMEM;
+    const bool is_made = list.nodes && list.mounts && list.all && list.gpus;
+    int r = is_made ? read_lines(&list, text, length, problem) : -ENOMEM;
 
     if (r == 0)
         r = add_device(list.gpus, "all", json_incref(list.all));

@@ -10,7 +10,7 @@ other in a sandbox that root runs, in one that an ordinary user with 65,536 ids 
 gives it an account and ids where it has none), and in a container that crun runs with Docker's default capabilities.
 A command is the same if it ends with the same status in all. The exit status is 1 if a command differs and DIFFERENCES
 does not explain it.
---update writes the table into docs/reference/compatibility.md. Without root, debootstrap, crun or a mirror there is
+--update writes the table into docs/reference/distribution.md. Without root, debootstrap, crun or a mirror there is
 nothing to compare, and the script says so.
 """
 
@@ -31,7 +31,7 @@ from harness import ORDINARY_UID, Caller, binaries  # noqa: E402
 from many_users import give_ids  # noqa: E402
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-PAGE = ROOT / "docs" / "reference" / "compatibility.md"
+PAGE = ROOT / "docs" / "reference" / "distribution.md"
 PLACE = ROOT / "build" / "compatibility"
 PLACE_OF_COMMANDS = Path(__file__).resolve().parent / "distribution.sh"
 MIRROR = os.environ.get("DIST_MIRROR", "http://deb.debian.org/debian")
@@ -57,15 +57,15 @@ def commands():
 
 COMMANDS = commands()
 
-CGROUP = "without a memory cgroup, as this user's sandboxes are here, "
+CGROUP = "needs a memory cgroup: "
 DIFFERENCES = {
     "mknod of a device": "a user namespace makes no devices",
     "raw socket": "ping needs none; other uses would forge packets",
     "unshare --user": "it would reach much more of the kernel; Docker's seccomp profile refuses it, too",
     "host name resolves": "crun alone writes no /etc/hosts; container engines do",
-    "service nginx start": CGROUP + "[sendfile](system-calls.md) is refused: nginx sends empty pages",
-    "fakeroot": CGROUP + "queues of System V are refused; fakeroot-tcp works",
-    "System V IPC": CGROUP + "queues and semaphores of System V are refused",
+    "service nginx start": CGROUP + "nginx uses [sendfile](system-calls.md), and sends empty pages",
+    "fakeroot": CGROUP + "queues of System V; fakeroot-tcp works",
+    "System V IPC": CGROUP + "queues and semaphores of System V",
     "POSIX message queues": "the kernel counts them for a user of the host, not for a sandbox",
     "writing to /etc/hosts": "the file is the same for all sandboxes of a policy, so none can write to it",
     "rsyslog, logger": "/dev is read-only, so there is no /dev/log; other inputs of rsyslog work",
@@ -260,7 +260,7 @@ def main():
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--update", action="store_true", help="write the table into docs/reference/compatibility.md"
+        "--update", action="store_true", help="write the table into docs/reference/distribution.md"
     )
     arguments = parser.parse_args()
     missing = [name for name in ("debootstrap", "crun") if not shutil.which(name)]
