@@ -17,6 +17,7 @@ import argparse
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import rollbox
 
@@ -35,7 +36,7 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def network(options: argparse.Namespace) -> dict:
+def network(options: argparse.Namespace) -> dict[str, Any]:
     if not options.mirror:
         return {"net": "loopback"}
     # The mirror may be in a private network.
@@ -47,7 +48,7 @@ def put(box: rollbox.Sandbox, task: Path) -> None:
         box.write_file("/" + name, (task / name).read_bytes())
 
 
-def shell(box: rollbox.Sandbox, script: str, timeout: int) -> rollbox.Result:
+def shell(box: rollbox.Sandbox, script: str, timeout: int) -> rollbox.Result[bytes]:
     shells = f"if [ -x /bin/bash ]; then exec bash {script}; else exec sh {script}; fi"
     return box.exec(shells, timeout=timeout)
 
@@ -60,7 +61,7 @@ def grade(box: rollbox.Sandbox) -> float:
     return reward
 
 
-def forks(box: rollbox.Sandbox, n: int, what: str) -> list:
+def forks(box: rollbox.Sandbox, n: int, what: str) -> list[rollbox.Sandbox]:
     began = time.monotonic()
     copies = box.fork(n)
     print(f"forked {what} {len(copies)} times in {time.monotonic() - began:.1f} s")
