@@ -668,13 +668,12 @@ static int refuse_missing(const struct compiler *c, struct rollbox_error *error)
         return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "policy",
             "users many: isolation process has no user namespace; use isolation namespace");
     /* On these root would own nothing: only the host's root can show files with other owners. */
-    if (p->many_users && !c->host->is_root && (p->fs_writable.n || p->fs_shared.n || p->volumes.n))
+    if (p->many_users && !c->host->is_root && (p->fs_writable.n || p->fs_shared.n))
         return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "policy",
             "users many: %s: an ordinary user's sandboxes of many users cannot own files of the "
-            "host; copy them in with rollbox cp, run rollbox as root, or use users one",
-            p->volumes.n       ? "volumes"
-            : p->fs_writable.n ? "fs_writable"
-                               : "fs_shared");
+            "host; copy them in with rollbox cp, use a volume, run rollbox as root, or use users "
+            "one",
+            p->fs_writable.n ? "fs_writable" : "fs_shared");
     if (p->volumes.n && p->isolation == POLICY_ISOLATION_PROCESS)
         return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "policy",
             "volumes: isolation process has no mounts of its own; use isolation namespace");

@@ -915,7 +915,10 @@ static int parse_arguments(
 static int enter_namespace(
     const struct command *command, const struct arguments *arguments, struct rollbox_error *error) {
     const bool sees_all = command->call == call_collect || command->call == call_check ||
-                          command->call == call_usage || command->call == call_forget;
+                          command->call == call_usage || command->call == call_forget ||
+                          command->call == call_volume_copy || command->call == call_volume_usage ||
+                          command->call == call_volume_inspect ||
+                          command->call == call_volume_remove;
 
     if (sees_all && !arguments->user_namespace)
         (void)owned_layers_enter(NULL);

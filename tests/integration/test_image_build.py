@@ -12,6 +12,7 @@ import pytest
 import rollbox
 from built_images import Builds
 from harness import callers
+from many_users import give_ids
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: images with owners are made")
 
@@ -329,13 +330,25 @@ def test_steps_have_no_network(builds):
     builds.made("FROM base\nRUN ping -c 1 -W 1 192.0.2.1 && exit 1 || true\nRUN --network=none true\n")
 
 
-def test_caches_outlive_builds_and_are_in_no_layer(builds):
+def check_caches(builds):
     text = "FROM base\nRUN --mount=type=cache,target=/c{options} echo {n} >> /c/log; cat /c/log > /seen\n"
     builds.made(text.format(n=1, options=""))
     builds.made(text.format(n=2, options=",sharing=locked"))
     assert builds.run("cat /seen; ls /c 2>&1 || true").startswith("1\n2\nls: /c: No such file")
     builds.made(text.format(n=3, options=",id=other"))
     assert builds.run("cat /seen") == "3\n"
+
+
+def test_caches_outlive_builds_and_are_in_no_layer(builds):
+    check_caches(builds)
+
+
+def test_caches_of_an_ordinary_users_builds():
+    give_ids()
+    user = next((caller for caller in callers() if caller.uid), None)
+    if not user:
+        pytest.skip("this run has root's sandboxes alone")
+    check_caches(Builds(user))
 
 
 def test_python_builds_images(builds, monkeypatch):

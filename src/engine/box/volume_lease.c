@@ -18,6 +18,7 @@
 #include "base/list.h"
 #include "engine/box/box.h"
 #include "engine/box/profile.h"
+#include "engine/box/volume_owner.h"
 #include "engine/core/context.h"
 #include "engine/core/disk_usage_worker.h"
 #include "engine/core/log.h"
@@ -247,8 +248,9 @@ static struct held_volume *find_held(struct engine *engine, const struct policy_
     return NULL;
 }
 
-static int hold_volume(struct engine *engine, int store, const struct policy_volume *volume,
+static int hold_volume(const struct box *box, int store, const struct policy_volume *volume,
     const void *owner, struct held_volume **ret_held, struct rollbox_error *error) {
+    struct engine *engine = box->engine;
     auto_close int directory = -EBADF;
     struct volume_meta meta = { 0 };
     struct stat identity;
@@ -259,6 +261,9 @@ static int hold_volume(struct engine *engine, int store, const struct policy_vol
     if (fstat(directory, &identity) < 0)
         return error_set(error, ROLLBOX_ERR_IO, errno, "volume", "volume %s cannot be examined: %s",
             volume->name, strerror(errno));
+    r = volume_owner_settle(engine, box->profile->plan, directory, volume->name, error);
+    if (r < 0)
+        return r;
     if ((*ret_held = find_held(engine, volume, &identity, owner)))
         return 0;
     if ((r = volume_read_meta(directory, &meta)) < 0)
@@ -308,8 +313,7 @@ int volume_leases_take(struct box *box, const void *owner, struct rollbox_error 
     if (!box->lower.volumes)
         return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "volume", "out of memory");
     for (size_t i = 0; i < volumes->n; i++) {
-        r = hold_volume(
-            box->engine, store, &volumes->items[i], owner, &box->lower.volumes->held[i], error);
+        r = hold_volume(box, store, &volumes->items[i], owner, &box->lower.volumes->held[i], error);
         if (r < 0) {
             volume_leases_drop(box);
             return r;
