@@ -134,7 +134,15 @@ int journal_add(struct journal *journal, json_t *take_line) {
     }
     if (r >= 0 && journal->length > GROWTH_MIN && journal->length / 2 > journal->length_after_dump)
         (void)rewrite(journal); /* the old one stays if it cannot be */
+    if (r >= 0 && journal->user.changed)
+        journal->user.changed(journal->user.data);
     return r;
+}
+
+int journal_file(const struct journal *journal) {
+    int fd = fcntl(journal->fd, F_DUPFD_CLOEXEC, 0);
+
+    return fd < 0 ? -errno : fd;
 }
 
 int journal_open(

@@ -4,9 +4,12 @@
  * and a JSON object. What a line means is its writer's matter; see journal_open.
  *
  * A line is written by one write, so a process that is killed leaves at most a torn last line,
- * which the next opening cuts off. A line whose digest is wrong ends the reading there, too. The
- * file is not forced to disk with each line: it survives every end of the server, and of a crash of
- * the machine everything but the last seconds. Sandboxes do not survive that either.
+ * which the next opening cuts off. A line whose digest is wrong ends the reading there, too. So it
+ * survives every end of the server.
+ *
+ * Its writer forces the file to disk within JOURNAL_SYNC_MS of a change, in a thread, and not
+ * before each answer: a write to disk takes as long as many runs. A crash of the machine loses that
+ * time at the most. Running sandboxes do not survive that either.
  *
  * The file is rewritten, from what its writers still need, when it has grown to more than twice
  * that. A lock keeps a second server away.
@@ -17,6 +20,8 @@
 #include <jansson.h>
 #include <stddef.h>
 
+#define JOURNAL_SYNC_MS 250
+
 struct journal;
 
 struct journal_user {
@@ -24,6 +29,8 @@ struct journal_user {
     void (*replay)(void *data, const json_t *line);
     /* Writes the lines that are still needed, by journal_add. */
     void (*dump)(void *data, struct journal *journal);
+    /* Lines were added that are not on disk: journal_file is to be synchronised. May be NULL. */
+    void (*changed)(void *data);
     void *data;
 };
 
@@ -33,5 +40,7 @@ int journal_open(
     const char *directory, const struct journal_user *user, struct journal **ret_journal);
 /* Appends a line. `line` is consumed. 0 or -errno; a NULL journal keeps nothing: 0. */
 int journal_add(struct journal *journal, json_t *take_line);
+/* A copy of the file's descriptor, for fsync; or -errno. */
+int journal_file(const struct journal *journal);
 
 #endif

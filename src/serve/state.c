@@ -7,8 +7,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/clock.h"
 #include "serve/admission.h"
 #include "serve/engines.h"
 
@@ -79,6 +81,60 @@ static void dump(void *data, struct journal *journal) {
     server->journal = before;
 }
 
+/* ---- to the disk ---- */
+
+/* One synchronisation at a time. */
+struct syncing {
+    struct pool_job job;
+    struct loop_timer timer;
+    struct server *server;
+    int fd;
+    bool is_under_way, is_due;
+};
+
+static struct syncing syncing = { .fd = -EBADF };
+
+static void sync_work(struct pool_job *job) {
+    (void)fsync(container_of(job, struct syncing, job)->fd);
+}
+
+static void sync_later(void);
+
+static void sync_done(struct pool_job *job) {
+    (void)job;
+    close_fd(&syncing.fd);
+    syncing.is_under_way = false;
+    if (syncing.is_due)
+        sync_later();
+}
+
+static void on_due(struct loop_timer *timer) {
+    (void)timer;
+    syncing.is_due = false;
+    syncing.fd = journal_file(syncing.server->journal);
+    if (syncing.fd < 0)
+        return;
+    syncing.is_under_way = true;
+    syncing.job = (struct pool_job){ .work = sync_work, .done = sync_done };
+    pool_submit(syncing.server->pool, &syncing.job);
+}
+
+static void sync_later(void) {
+    if (loop_timer_set(syncing.server->loop, &syncing.timer,
+            clock_now_ns() + (int64_t)JOURNAL_SYNC_MS * 1000000, on_due) >= 0)
+        syncing.is_due = true;
+}
+
+static void changed(void *data) {
+    const struct reading *of = data;
+
+    syncing.server = of->server;
+    if (syncing.is_under_way)
+        syncing.is_due = true;
+    else if (!syncing.is_due)
+        sync_later();
+}
+
 /* ---- reading ---- */
 
 static void restore_lease(struct server *server, const json_t *line) {
@@ -117,7 +173,9 @@ static int restore_box(struct server *server, const json_t *line) {
 }
 
 int state_open(struct server *server, const char *directory) {
-    const struct journal_user user = { .replay = replay, .dump = dump, .data = &reading };
+    const struct journal_user user = {
+        .replay = replay, .dump = dump, .changed = changed, .data = &reading
+    };
     const char *key;
     json_t *line;
     void *next;

@@ -116,6 +116,22 @@ def test_torn_and_damaged_ends_of_the_journal_are_cut_off(caller, state):  # noq
                 kill(second)
 
 
+def test_journal_is_rewritten_while_the_server_runs(caller, state):  # noqa: F811
+    """The filter of system calls once forbade it, so the file grew, and each line cost a try."""
+    journal = state / "journal"
+    with Server(caller, "--state", state) as server:
+        first = journal.stat().st_ino
+        body = {"code": "print('x' * 1_000_000)"}
+        for number in range(24):
+            assert keyed(server, f"k{number}", body)[0] == 200
+            if journal.stat().st_ino != first:
+                break
+        assert journal.stat().st_ino != first and not (state / "journal.new").exists()
+        kill(server)
+        with again(server, "--state", state) as second:
+            assert keyed(second, "k0", body)[2]
+
+
 def test_state_has_one_server(caller, state):  # noqa: F811
     with Server(caller, "--state", state):
         done = caller.rollbox("serve", "--listen", "127.0.0.1:0", "--state", state)
