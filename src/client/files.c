@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Reading, writing and moving files of sandboxes. files.h has the model. */
 #include "base/text.h"
-#include "client/files.h"
+#include "client/files_agent.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -131,7 +131,7 @@ static int host_failed(int error_number, const char *path, const char *below, co
 
 /* The connection to the agent, or a message on it, is broken. `r` as of transfer_receive, or -EPIPE
  * and others. */
-static int agent_lost(const struct files *files, int r, struct rollbox_error *error) {
+int files_agent_lost(const struct files *files, int r, struct rollbox_error *error) {
     switch (r) {
     case -ETIMEDOUT:
         return error_set(error, ROLLBOX_ERR_IO, ETIMEDOUT, "files",
@@ -186,7 +186,7 @@ void files_done(struct files *files) {
     close_fd(&files->theirs);
 }
 
-static int files_open(
+int files_agent_open(
     struct files *files, struct rollbox_sandbox *sandbox, struct rollbox_error *error) {
     int sockets[2];
 
@@ -206,7 +206,7 @@ static int files_open(
     return 0;
 }
 
-static int set_path(struct files *files, const char *path, struct rollbox_error *error) {
+int files_set_path(struct files *files, const char *path, struct rollbox_error *error) {
     size_t length = path ? strlen(path) : 0;
 
     if (!length || path[0] != '/' || length >= TRANSFER_TEXT_MAX)
@@ -239,7 +239,7 @@ static int send_user(const struct files *files, enum transfer_type type, const c
 }
 
 /* Sends the request and has it served. */
-static int send_request(struct files *files, struct transfer_record record, const void *data,
+int files_send_request(struct files *files, struct transfer_record record, const void *data,
     size_t length, struct rollbox_error *error) {
     int r = send_user(files, TRANSFER_USER, files->user);
 
@@ -248,7 +248,7 @@ static int send_request(struct files *files, struct transfer_record record, cons
     if (r == 0)
         r = transfer_send(files->transfer, record, files->path, data, length);
     if (r < 0)
-        return agent_lost(files, r, error);
+        return files_agent_lost(files, r, error);
     if (files->theirs < 0)
         return 0;
     r = files_start_agent(files->sandbox, files->theirs, files->alone, &files->is_recorded, error);
@@ -257,23 +257,23 @@ static int send_request(struct files *files, struct transfer_record record, cons
 }
 
 /* The next message of an answer. 0 and the message; or the error, which FAILED is, too. */
-static int next_message(const struct files *files, const char *doing,
+int files_next_message(const struct files *files, const char *doing,
     struct transfer_message *ret_message, struct rollbox_error *error) {
     int r = transfer_receive(files->transfer, ret_message);
 
     if (r <= 0)
-        return agent_lost(files, r, error);
+        return files_agent_lost(files, r, error);
     if (ret_message->record.type == TRANSFER_FAILED)
         return agent_failed(
             files, (int)ret_message->record.number, ret_message->name, doing, error);
     return 0;
 }
 
-static int expect_done(const struct files *files, const char *doing, struct rollbox_error *error) {
+int files_expect_done(const struct files *files, const char *doing, struct rollbox_error *error) {
     struct transfer_message m;
-    int r = next_message(files, doing, &m, error);
+    int r = files_next_message(files, doing, &m, error);
 
-    return r == 0 && m.record.type != TRANSFER_DONE ? agent_lost(files, -EBADMSG, error) : r;
+    return r == 0 && m.record.type != TRANSFER_DONE ? files_agent_lost(files, -EBADMSG, error) : r;
 }
 
 static int check_mode(unsigned mode, struct rollbox_error *error) {
@@ -314,7 +314,7 @@ static int read_content(
     struct transfer_message m;
 
     for (;;) {
-        int r = next_message(files, "read", &m, error);
+        int r = files_next_message(files, "read", &m, error);
         if (r < 0)
             return r;
         const struct transfer_record *record = &m.record;
@@ -339,7 +339,7 @@ static int read_content(
         bool is_expected = is_first || is_more || is_end;
         bool is_in_order = offset >= (is_more ? content->length : 0) && end >= content->length;
         if (!is_expected || !is_in_order || announced > most || end > most)
-            return agent_lost(files, -EBADMSG, error);
+            return files_agent_lost(files, -EBADMSG, error);
         if (content_grow(content, end, announced) < 0)
             return out_of_memory(error);
         memcpy(content->data + offset, m.data, record->data_length);
@@ -350,11 +350,11 @@ int files_read(struct files *files, const char *path, uint64_t most, void **ret_
     size_t *ret_length, struct rollbox_error *error) {
     struct content content = { 0 };
     uint64_t limit = most ? MIN(most, (uint64_t)INT64_MAX / 4) : MAX_READ;
-    int r = set_path(files, path, error);
+    int r = files_set_path(files, path, error);
 
     if (r == 0)
-        r = send_request(files, (struct transfer_record){ .type = TRANSFER_READ, .size = limit },
-            NULL, 0, error);
+        r = files_send_request(files,
+            (struct transfer_record){ .type = TRANSFER_READ, .size = limit }, NULL, 0, error);
     if (r == 0)
         r = read_content(files, limit, &content, error);
     if (r < 0) {
@@ -370,7 +370,7 @@ int files_write(struct files *files, const char *path, const void *data, size_t 
     unsigned mode, struct rollbox_error *error) {
     struct transfer *t = files->transfer;
     size_t have = MIN(length, (size_t)TRANSFER_DATA_MAX);
-    int r = set_path(files, path, error);
+    int r = files_set_path(files, path, error);
 
     if (r == 0)
         r = check_mode(mode, error);
@@ -378,7 +378,7 @@ int files_write(struct files *files, const char *path, const void *data, size_t 
         r = error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments",
             "a length is given without data");
     if (r == 0)
-        r = send_request(files,
+        r = files_send_request(files,
             (struct transfer_record){
                 .type = TRANSFER_WRITE, .mode = mode ? mode : 0644, .size = length },
             data, have, error);
@@ -394,8 +394,8 @@ int files_write(struct files *files, const char *path, const void *data, size_t 
     }
     t->listens = false;
     /* The agent may have failed, and reported it, before it had received everything. */
-    return r == 0 || r == -EPIPE || r == -ECONNRESET ? expect_done(files, "write", error)
-                                                     : agent_lost(files, r, error);
+    return r == 0 || r == -EPIPE || r == -ECONNRESET ? files_expect_done(files, "write", error)
+                                                     : files_agent_lost(files, r, error);
 }
 
 /* ---- names ---- */
@@ -457,15 +457,16 @@ int files_list(
     auto_buf struct buf json = BUF_INIT;
     struct transfer_message m;
     bool first = true;
-    int r = set_path(files, path, error);
+    int r = files_set_path(files, path, error);
 
     if (r == 0)
-        r = send_request(files, (struct transfer_record){ .type = TRANSFER_LIST }, NULL, 0, error);
+        r = files_send_request(
+            files, (struct transfer_record){ .type = TRANSFER_LIST }, NULL, 0, error);
     buf_add_text(&json, "{\"entries\":[");
-    while (r == 0 && (r = next_message(files, "list", &m, error)) == 0 &&
+    while (r == 0 && (r = files_next_message(files, "list", &m, error)) == 0 &&
            m.record.type != TRANSFER_DONE) {
         if (m.record.type != TRANSFER_ENTRY || !*m.name)
-            return agent_lost(files, -EBADMSG, error);
+            return files_agent_lost(files, -EBADMSG, error);
         if (json.length > MAX_LIST)
             return agent_failed(files, EFBIG, "", "list", error);
         if (!first)
@@ -499,45 +500,45 @@ int files_stat(struct files *files, const char *path, bool follow, char **ret_js
     auto_buf struct buf json = BUF_INIT;
     char name[TRANSFER_NAME_MAX];
     struct transfer_message m;
-    int r = set_path(files, path, error);
+    int r = files_set_path(files, path, error);
 
     if (r == 0)
-        r = send_request(files, (struct transfer_record){ .type = TRANSFER_STAT, .number = follow },
-            NULL, 0, error);
+        r = files_send_request(files,
+            (struct transfer_record){ .type = TRANSFER_STAT, .number = follow }, NULL, 0, error);
     if (r == 0)
-        r = next_message(files, "stat", &m, error);
+        r = files_next_message(files, "stat", &m, error);
     if (r < 0)
         return r;
     if (m.record.type != TRANSFER_ENTRY)
-        return agent_lost(files, -EBADMSG, error);
+        return files_agent_lost(files, -EBADMSG, error);
     last_name(path, "/", name);
     add_entry(&json, &m, name);
-    r = expect_done(files, "stat", error);
+    r = files_expect_done(files, "stat", error);
     return r < 0 ? r : take_json(&json, ret_json, error);
 }
 
 int files_mkdir(struct files *files, const char *path, unsigned mode, struct rollbox_error *error) {
-    int r = set_path(files, path, error);
+    int r = files_set_path(files, path, error);
 
     if (r == 0)
         r = check_mode(mode, error);
     if (r == 0)
-        r = send_request(files,
+        r = files_send_request(files,
             (struct transfer_record){ .type = TRANSFER_MKDIR, .mode = mode ? mode : 0755 }, NULL, 0,
             error);
-    return r < 0 ? r : expect_done(files, "make the directory", error);
+    return r < 0 ? r : files_expect_done(files, "make the directory", error);
 }
 
 int files_remove(
     struct files *files, const char *path, bool recursive, struct rollbox_error *error) {
-    int r = set_path(files, path, error);
+    int r = files_set_path(files, path, error);
 
     if (r == 0)
-        r = send_request(files,
+        r = files_send_request(files,
             (struct transfer_record){ .type = TRANSFER_REMOVE, .number = recursive }, NULL, 0,
             error);
     if (r == 0)
-        r = expect_done(files, "remove", error);
+        r = files_expect_done(files, "remove", error);
     /* An agent that was killed before may have removed it. */
     return r == -ENOENT && files->alone ? 0 : r;
 }
@@ -598,7 +599,7 @@ static int tree_failed_here(const struct files *files, int r, const char *host_p
 
 /* Cancels a transfer in the middle of a tree. Tells the agent and waits for its end, because only
  * then are its incomplete files gone. */
-static void give_up(const struct files *files) {
+void files_give_up(const struct files *files) {
     const int64_t end_ns = clock_now_ns() + (int64_t)FILES_SILENCE_MS * 1000000;
     struct transfer_message m;
 
@@ -607,7 +608,7 @@ static void give_up(const struct files *files) {
             ;
 }
 
-static bool is_of_socket(int r) {
+bool files_is_of_socket(int r) {
     return r == -EPIPE || r == -ECONNRESET || r == -ETIMEDOUT || r == -ENOBUFS || r == -EMSGSIZE;
 }
 
@@ -616,7 +617,7 @@ int files_upload(
     struct transfer *t = files->transfer;
     char name[TRANSFER_NAME_MAX];
     struct stat st;
-    int r = set_path(files, path, error);
+    int r = files_set_path(files, path, error);
 
     if (r < 0)
         return r;
@@ -629,7 +630,7 @@ int files_upload(
     if (!S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode))
         return host_failed(EINVAL, host_path, "", "read", error);
     last_name(files->name ? files->name : host_path, "file", name);
-    r = send_request(
+    r = files_send_request(
         files, (struct transfer_record){ .type = TRANSFER_PUT }, name, strlen(name) + 1, error);
     if (r < 0)
         return r;
@@ -637,15 +638,15 @@ int files_upload(
     t->listens = true;
     r = transfer_send_tree(t, TAKE_FD(fd));
     t->listens = false;
-    if (r < 0 && !is_of_socket(r))
-        give_up(files);
+    if (r < 0 && !files_is_of_socket(r))
+        files_give_up(files);
     if (r == -ECANCELED)
         return check_cancelled(files, error);
-    if (r < 0 && !is_of_socket(r))
+    if (r < 0 && !files_is_of_socket(r))
         return tree_failed_here(files, r, host_path, "read", error);
     if (r < 0 && r != -EPIPE && r != -ECONNRESET)
-        return agent_lost(files, r, error);
-    r = expect_done(files, "write", error);
+        return files_agent_lost(files, r, error);
+    r = files_expect_done(files, "write", error);
     return r < 0 ? r : end_tree(files, host_path, error);
 }
 
@@ -684,7 +685,7 @@ int files_download(
     auto_close int parent = -EBADF, into = -EBADF;
     struct transfer *t = files->transfer;
     struct transfer_message m;
-    int r = set_path(files, path, error);
+    int r = files_set_path(files, path, error);
 
     if (r < 0)
         return r;
@@ -695,17 +696,17 @@ int files_download(
     if (r < 0)
         return host_failed(-r, host_path, "", "write", error);
     last_name(path, "file", inner_name);
-    r = send_request(files, (struct transfer_record){ .type = TRANSFER_GET }, NULL, 0, error);
+    r = files_send_request(files, (struct transfer_record){ .type = TRANSFER_GET }, NULL, 0, error);
     if (r < 0)
         return r;
     begin_tree(files);
     transfer_take_begin(
         t, &(struct transfer_target){
                .parent = parent, .name = name, .into = into, .inner_name = inner_name });
-    while (r == 0 && (r = next_message(files, "read", &m, error)) == 0) {
+    while (r == 0 && (r = files_next_message(files, "read", &m, error)) == 0) {
         r = transfer_take(t, &m);
         if (r == -EBADMSG)
-            r = agent_lost(files, r, error);
+            r = files_agent_lost(files, r, error);
         else if (r == -ECANCELED)
             r = check_cancelled(files, error);
         else if (r < 0)
@@ -720,7 +721,7 @@ int files_download(
 
 /* The sandbox may have no room for one more agent (its limit of processes), or be paused for a
  * snapshot. Both are temporary. */
-static bool try_again(int r, int64_t since_ns, unsigned *tries) {
+bool files_try_again(int r, int64_t since_ns, unsigned *tries) {
     const unsigned ms = MIN(1u << MIN(*tries, 6u), 50u);
 
     if (r != -TRANSFER_REFUSED || clock_now_ns() - since_ns > (int64_t)FILES_SILENCE_MS * 1000000)
@@ -752,11 +753,12 @@ static void clear_error(struct rollbox_error *error) {
         do {                                                                                       \
             struct files files;                                                                    \
             clear_error(error);                                                                    \
-            r_ = files_open(&files, sandbox, error);                                               \
+            r_ = files_agent_open(&files, sandbox, error);                                         \
             files.alone = killed_ > 0;                                                             \
             if (r_ >= 0)                                                                           \
                 r_ = call;                                                                         \
-            bool again_ = try_again(r_, since_ns_, &tries_) || is_killed_again(r_, &killed_);      \
+            bool again_ =                                                                          \
+                files_try_again(r_, since_ns_, &tries_) || is_killed_again(r_, &killed_);          \
             if (files.is_recorded && !again_ && r_ != -TRANSFER_REFUSED)                           \
                 note;                                                                              \
             files_done(&files);                                                                    \

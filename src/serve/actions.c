@@ -1,21 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Calls on a sandbox for which librollbox has no form that does not wait: a thread of the pool
- * makes them. Exports take as long as their reader does, so they have threads of their own.
+ * makes them. Exports take as long as their reader does (relay.h).
  */
-#include <errno.h>
-#include <fcntl.h>
 #include <nettle/base64.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/epoll.h>
-#include <unistd.h>
 
 #include "base/cleanup.h"
 #include "serve/events.h"
-
-#define PIECE_BYTES ((size_t)64 << 10)
+#include "serve/relay.h"
 
 const char *const commit_keys[] = { "path", "force", NULL };
 const char *const note_keys[] = { "note", "shell", NULL };
@@ -183,137 +178,26 @@ void handle_note(struct exchange *exchange) {
 
 /* ---- exports ---- */
 
-/* A thread writes the export into a pipe. The server relays the pipe to the client. */
-struct export {
-    struct pool_job job;
-    struct exchange *exchange; /* NULL once the client is gone */
-    struct loop *loop;
-    struct loop_source source;
-    struct box *box;
-    char *snapshot;
-    int reader, writer; /* -EBADF: closed */
-    bool is_live, has_begun, has_ended, failed;
-    struct rollbox_error error;
-};
-
-static void free_export(struct export *export) {
-    loop_remove(export->loop, &export->source);
-    close_fd(&export->reader);
-    close_fd(&export->writer);
-    box_unref(export->box);
-    free(export->snapshot);
-    free(export);
-}
-
-static void export_work(struct pool_job *job) {
-    struct export *export = container_of(job, struct export, job);
+static int export_work(struct relay_call *call, int fd, struct rollbox_error *error) {
     char path[32];
 
-    (void)snprintf(path, sizeof path, "/proc/self/fd/%d", export->writer);
-    int r = export->is_live
-                ? rollbox_export_live(export->box->handle, export->snapshot, path, &export->error)
-                : rollbox_export(export->box->handle, export->snapshot, path, &export->error);
-    export->failed = r < 0;
-}
-
-/* Answers once the thread has ended and the pipe is empty. */
-static void end_export(struct export *export) {
-    struct exchange *exchange = export->exchange;
-
-    if (!export->has_ended || (exchange && export->reader >= 0))
-        return;
-    if (exchange && !export->has_begun && export->failed) {
-        exchange->data = NULL;
-        exchange->free_data = NULL;
-        exchange_fail(exchange, &export->error);
-    } else if (exchange) {
-        struct http_connection *connection = exchange->connection;
-
-        exchange->connection = NULL;
-        *http_data(connection) = NULL;
-        exchange->data = NULL;
-        exchange_done(exchange);
-        if (!export->has_begun)
-            http_begin(connection, 200, "application/octet-stream", NULL);
-        (export->failed ? http_abort : http_end)(connection);
-    }
-    free_export(export);
-}
-
-static void on_exported(struct loop_source *source, uint32_t events) {
-    struct export *export = container_of(source, struct export, source);
-    static char piece[PIECE_BYTES];
-    ssize_t n = read(export->reader, piece, sizeof piece);
-
-    (void)events;
-    if (n < 0 && (errno == EAGAIN || errno == EINTR))
-        return;
-    if (n <= 0) {
-        loop_remove(export->loop, &export->source);
-        close_fd(&export->reader);
-        end_export(export);
-        return;
-    }
-    struct http_connection *connection = export->exchange->connection;
-    if (!export->has_begun)
-        http_begin(connection, 200, "application/octet-stream", NULL);
-    export->has_begun = true;
-    if (http_write(connection, piece, (size_t)n) >= HTTP_UNSENT_MAX)
-        loop_remove(export->loop, &export->source);
-}
-
-static void on_writable(struct exchange *exchange) {
-    struct export *export = exchange->data;
-
-    if (export && export->reader >= 0 && export->source.fd < 0)
-        (void)loop_add(export->loop, &export->source, export->reader, EPOLLIN, on_exported);
-}
-
-static void export_done(struct pool_job *job) {
-    struct export *export = container_of(job, struct export, job);
-
-    export->has_ended = true;
-    close_fd(&export->writer);
-    end_export(export);
-}
-
-static void on_gone(struct exchange *exchange) {
-    struct export *export = exchange->data;
-
-    export->exchange = NULL;
-    loop_remove(export->loop, &export->source);
-    close_fd(&export->reader); /* so the thread's writes fail */
-    exchange->data = NULL;
-    exchange_done(exchange);
-    end_export(export);
+    (void)snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    return call->is_live ? rollbox_export_live(call->sandbox, call->text, path, error)
+                         : rollbox_export(call->sandbox, call->text, path, error);
 }
 
 void handle_export(struct exchange *exchange) {
     const struct http_request *request = http_request_of(exchange->connection);
     auto_buf struct buf snapshot = BUF_INIT, live = BUF_INIT;
-    struct export *export = calloc(1, sizeof *export);
-    int pair[2] = { -1, -1 };
+    struct relay_call *call = calloc(1, sizeof *call);
 
-    if (!export || pipe2(pair, O_CLOEXEC) < 0) {
-        free(export);
-        exchange_problem(
-            exchange, 503, "resource_exhausted", "the server has no room for a stream");
+    if (!call) {
+        exchange_problem(exchange, 503, "resource_exhausted", "the server is out of memory");
         return;
     }
+    call->work = export_work;
     if (http_query(request, "snapshot", &snapshot) && snapshot.data)
-        export->snapshot = strdup(snapshot.data);
-    export->is_live = http_query(request, "live", &live);
-    export->exchange = exchange;
-    export->loop = exchange->server->loop;
-    export->box = exchange->box;
-    export->box->references++;
-    export->reader = pair[0];
-    export->writer = pair[1];
-    export->job = (struct pool_job){ .work = export_work, .done = export_done };
-    (void)fcntl(export->reader, F_SETFL, O_NONBLOCK);
-    (void)loop_add(export->loop, &export->source, export->reader, EPOLLIN, on_exported);
-    exchange->data = export;
-    exchange->gone = on_gone;
-    exchange->writable = on_writable;
-    pool_submit(exchange->server->transfers, &export->job);
+        call->text = strdup(snapshot.data);
+    call->is_live = http_query(request, "live", &live);
+    relay_out(exchange, call, "application/octet-stream");
 }

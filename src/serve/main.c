@@ -25,6 +25,7 @@
 #include "serve/engines.h"
 #include "serve/listen.h"
 #include "serve/server.h"
+#include "serve/store_worker.h"
 #include "serve/usage.h"
 #include "sys/limits.h"
 
@@ -204,6 +205,9 @@ int main(int argc, char **argv) {
     if (loop_new(&server.loop) < 0)
         return complain("cannot ", "make a loop", ENOMEM);
     init(&server, &config);
+    server.store_socket = store_worker_start();
+    if (server.store_socket < 0)
+        return complain("cannot ", "start a process", -server.store_socket);
     if (engines_start(&server, &config) || (config.state && state_open(&server, config.state)) ||
         listen_start(&server, &config) || start(&server, &config))
         return 1;

@@ -59,6 +59,15 @@ static const struct route routes[] = {
     { "POST", REX "/write_file", TOKEN_RUN, BODY_JSON, NULL, handle_rex_write },
     { "POST", REX "/upload", TOKEN_RUN, BODY_BYTES, no_keys, handle_rex_upload },
     { "POST", REX "/close", TOKEN_RUN, BODY_JSON, NULL, handle_rex_close },
+    { "GET", "/v1/images", TOKEN_RUN, BODY_JSON, no_keys, handle_images },
+    { "POST", "/v1/images", TOKEN_HOST, BODY_JSON, image_keys, handle_image_pull },
+    { "GET", "/v1/images/{image...}", TOKEN_RUN, BODY_JSON, no_keys, handle_image },
+    { "DELETE", "/v1/images/{image...}", TOKEN_HOST, BODY_JSON, no_keys, handle_image_delete },
+    { "GET", "/v1/volumes", TOKEN_HOST, BODY_JSON, no_keys, handle_volumes },
+    { "POST", "/v1/volumes", TOKEN_HOST, BODY_JSON, volume_keys, handle_volume_create },
+    { "GET", "/v1/volumes/{volume}", TOKEN_HOST, BODY_JSON, no_keys, handle_volume },
+    { "DELETE", "/v1/volumes/{volume}", TOKEN_HOST, BODY_JSON, no_keys, handle_volume_delete },
+    { "POST", "/v1/imports", TOKEN_HOST, BODY_STREAM, no_keys, handle_import },
     { "POST", "/v1/runs", TOKEN_RUN, BODY_JSON, run_keys, handle_run },
     { "GET", "/v1/usage", TOKEN_RUN, BODY_JSON, no_keys, handle_usage },
     { "GET", "/v1/events", TOKEN_RUN, BODY_JSON, no_keys, handle_events },
@@ -99,7 +108,9 @@ static const struct route routes[] = {
     { "POST", BOX "/notes", TOKEN_RUN, BODY_JSON, note_keys, handle_note },
     { "GET", BOX "/export", TOKEN_RUN, BODY_JSON, no_keys, handle_export },
     { "GET", BOX "/files/{path...}", TOKEN_RUN, BODY_JSON, no_keys, handle_file_get },
-    { "PUT", BOX "/files/{path...}", TOKEN_RUN, BODY_BYTES, no_keys, handle_file_put },
+    { "PUT", BOX "/files/{path...}", TOKEN_RUN, BODY_FILE, no_keys, handle_file_put },
+    { "GET", BOX "/tree/{path...}", TOKEN_RUN, BODY_JSON, no_keys, handle_tree_get },
+    { "PUT", BOX "/tree/{path...}", TOKEN_RUN, BODY_STREAM, no_keys, handle_tree_put },
     { "DELETE", BOX "/files/{path...}", TOKEN_RUN, BODY_JSON, no_keys, handle_file_delete },
 };
 
@@ -311,9 +322,12 @@ static int on_head(struct http_connection *connection, size_t *ret_body_max) {
         if (known == 401)
             status = 401;
     }
-    *ret_body_max = exchange->route->body == BODY_BYTES ? FILE_MAX : JSON_MAX;
+    bool is_file = exchange->route->body == BODY_BYTES || exchange->route->body == BODY_FILE;
+    uint64_t size;
+    *ret_body_max = is_file ? FILE_MAX : JSON_MAX;
     if (!status) {
-        if (exchange->route->body == BODY_STREAM)
+        if (exchange->route->body == BODY_STREAM ||
+            (exchange->route->body == BODY_FILE && transfer_is_streamed(request, &size)))
             http_stream_body(connection);
         return 0;
     }

@@ -87,6 +87,7 @@ struct server {
     struct journal *journal; /* NULL: nothing outlives the server */
     struct loop_task flush_task;
     struct pool *pool, *transfers; /* of calls; of what takes as long as its client does */
+    int store_socket;              /* store_worker.h */
     struct tokens tokens;
     struct tls *tls; /* NULL: none */
     struct list tenants;
@@ -109,6 +110,7 @@ enum route_body {
     BODY_JSON,
     BODY_TEXT, /* as large as JSON; the handler parses it */
     BODY_BYTES,
+    BODY_FILE,   /* as BODY_BYTES, or in pieces if it is large (transfers.c) */
     BODY_STREAM, /* in pieces, to exchange->input; without Idempotency-Key */
 };
 
@@ -361,10 +363,26 @@ void handle_rex_write(struct exchange *exchange);
 void handle_rex_upload(struct exchange *exchange);
 void handle_rex_close(struct exchange *exchange);
 
+/* ---- stores.c ---- */
+
+void handle_images(struct exchange *exchange);
+void handle_image(struct exchange *exchange);
+void handle_image_pull(struct exchange *exchange);
+void handle_image_delete(struct exchange *exchange);
+void handle_volumes(struct exchange *exchange);
+void handle_volume(struct exchange *exchange);
+void handle_volume_create(struct exchange *exchange);
+void handle_volume_delete(struct exchange *exchange);
+void handle_import(struct exchange *exchange);
+extern const char *const image_keys[], *const volume_keys[];
+
 /* ---- transfers.c ---- */
 
 void handle_file_get(struct exchange *exchange);
 void handle_file_put(struct exchange *exchange);
 void handle_file_delete(struct exchange *exchange);
+void handle_tree_get(struct exchange *exchange);
+void handle_tree_put(struct exchange *exchange);
+bool transfer_is_streamed(const struct http_request *request, uint64_t *ret_size);
 
 #endif

@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Runs rollbox-store, which works on images, volumes and snapshots of the server's machine. The
+ * server cannot execute programs (confine.h), so a process of its own, the worker, is forked before
+ * it is confined. The worker takes arguments and three descriptors in a message, and starts the
+ * program with them. It ends with the server.
+ */
+#ifndef ROLLBOX_SERVE_STORE_WORKER_H
+#define ROLLBOX_SERVE_STORE_WORKER_H
+
+#include <rollbox/rollbox.h>
+
+/* Forks the worker. Its socket, or -errno. The process must have no threads yet. */
+int store_worker_start(void);
+
+/* Runs the program with these arguments after its name, NULL-terminated, and waits for its end.
+ * `input_fd` is its standard input (borrowed; -1: none). 0 with its JSON, which the caller frees;
+ * or negative with the error. Any thread may call it. */
+int store_worker_run(int socket, const char *const *arguments, int input_fd, char **ret_json,
+    struct rollbox_error *error);
+
+#endif

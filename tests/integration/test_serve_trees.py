@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files of any size and trees as plain requests: streams, which need constant memory of the server."""
+
+import io
+import tarfile
+
+import pytest
+from harness import caller, repeat_count, until  # noqa: F401
+from serving import server  # noqa: F401
+
+PIECE = bytes(range(256)) * 4096  # 1 MiB
+
+
+@pytest.fixture
+def box(server):  # noqa: F811
+    server.call("POST", "/v1/sandboxes", {"name": "box", "policy": {"max_disk": "4G"}})
+    return "/v1/sandboxes/box"
+
+
+def put(server, path, pieces, length=None):  # noqa: F811
+    """PUT of pieces, chunked without a length: (status, body)."""
+    connection = server.connect()
+    headers = {"Authorization": f"Bearer {server.token}"}
+    if length is not None:
+        headers["Content-Length"] = str(length)
+    try:
+        connection.request("PUT", path, iter(pieces), headers, encode_chunked=length is None)
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+    finally:
+        connection.close()
+
+
+def get(server, path):  # noqa: F811
+    """The answer, whose content is read by the caller."""
+    connection = server.connect()
+    connection.request("GET", path, headers={"Authorization": f"Bearer {server.token}"})
+    return connection.getresponse()
+
+
+def memory(server):  # noqa: F811
+    """The most memory that the server had, in MiB."""
+    pid = server.process.pid
+    with open(f"/proc/{pid}/status") as status:
+        return int(next(line for line in status if line.startswith("VmHWM")).split()[1]) >> 10
+
+
+def execute(server, box, command):  # noqa: F811
+    return server.call("POST", f"{box}/execs", {"argv": ["sh", "-c", command]})[1]["stdout"]
+
+
+def test_large_file_goes_through_in_constant_memory(server, box):  # noqa: F811
+    n = repeat_count(96, 96, soak=1024)
+    server.call("GET", "/healthz")
+    before = memory(server)
+    assert put(server, f"{box}/files/tmp/large?mode=600", [PIECE] * n, n << 20) == (204, b"")
+    assert execute(server, box, "stat -c '%s %a' /tmp/large") == f"{n << 20} 600\n"
+    answer = get(server, f"{box}/files/tmp/large")
+    assert answer.status == 200
+    for _ in range(n):
+        assert answer.read(len(PIECE)) == PIECE
+    assert answer.read() == b""
+    archive = tarfile.open(fileobj=get(server, f"{box}/tree/tmp"), mode="r|")
+    assert [(entry.name, entry.size) for entry in archive] == [("large", n << 20)]
+    assert memory(server) - before < 48
+
+
+def test_file_that_is_not_there_or_may_not_be_written_is_told(server, box):  # noqa: F811
+    assert get(server, f"{box}/files/no/such").status == 404
+    status, body = put(server, f"{box}/files/proc/version", [PIECE] * 2, 2 << 20)
+    assert status in (400, 403) and b"/proc" in body
+    assert get(server, f"{box}/tree/no/such").status == 404
+    assert server.call("GET", "/healthz")[0] == 200
+
+
+def test_client_that_leaves_within_a_file_leaves_none(server, box):  # noqa: F811
+    connection = server.connect()
+    connection.putrequest("PUT", f"{box}/files/tmp/part")
+    connection.putheader("Authorization", f"Bearer {server.token}")
+    connection.putheader("Content-Length", str(64 << 20))
+    connection.endheaders()
+    connection.send(PIECE * 8)
+    connection.close()
+    until(lambda: execute(server, box, "ls -A /tmp") == "")
+
+
+def packed(*entries):
+    """An archive of (name, type, content or target, mode)."""
+    data = io.BytesIO()
+    with tarfile.open(fileobj=data, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        for name, kind, content, mode in entries:
+            info = tarfile.TarInfo(name)
+            info.type, info.mode, info.mtime = kind, mode, 1_000_000_000.5
+            if kind == tarfile.REGTYPE:
+                info.size = len(content)
+                archive.addfile(info, io.BytesIO(content))
+            else:
+                info.linkname = content
+                archive.addfile(info)
+    return data.getvalue()
+
+
+FILE, DIRECTORY, LINK, HARD = tarfile.REGTYPE, tarfile.DIRTYPE, tarfile.SYMTYPE, tarfile.LNKTYPE
+LONG = "long/" + "ä" * 70 + "/" + "x" * 200
+
+
+def test_tree_goes_up_and_down(server, box):  # noqa: F811
+    entries = [
+        ("./", DIRECTORY, "", 0o755),
+        ("a/", DIRECTORY, "", 0o750),
+        ("a/b/c", FILE, b"C", 0o644),
+        ("d", FILE, b"", 0o755),
+        ("a/e", FILE, PIECE + b"end", 0o600),
+        ("link", LINK, "/nowhere/" + "y" * 150, 0o777),
+        (LONG, FILE, b"long", 0o644),
+    ]
+    data = packed(*entries)
+    assert put(server, f"{box}/tree/tmp/up/new", [data], len(data)) == (204, b"")
+    assert put(server, f"{box}/tree/tmp/up/new", [data[:700], data[700:]]) == (204, b"")
+    seen = execute(
+        server, box, "cd /tmp/up/new; stat -c '%a %s %Y' a a/b/c d a/e; readlink link; cat a/b/c"
+    )
+    lines = seen.splitlines()
+    assert lines[0].split()[0] == "750" and lines[1] == "644 1 1000000000"
+    assert lines[2] == "755 0 1000000000" and lines[3] == f"600 {len(PIECE) + 3} 1000000000"
+    assert lines[4] == "/nowhere/" + "y" * 150 and lines[5] == "C"
+    answer = get(server, f"{box}/tree/tmp/up/new")
+    assert answer.headers["Content-Type"] == "application/x-tar"
+    with tarfile.open(fileobj=io.BytesIO(answer.read())) as archive:
+        found = {entry.name: entry for entry in archive}
+        assert archive.extractfile("a/e").read() == PIECE + b"end"
+        assert archive.extractfile(LONG).read() == b"long"
+    assert set(found) == {
+        "a",
+        "a/b",
+        "a/b/c",
+        "a/e",
+        "d",
+        "link",
+        "long",
+        LONG.rpartition("/")[0],
+        LONG,
+    }
+    assert (found["a"].mode, found["a/e"].mtime, found["link"].linkname) == (
+        0o750,
+        1_000_000_000.5,
+        "/nowhere/" + "y" * 150,
+    )
+    # One file is an archive of one entry.
+    with tarfile.open(
+        fileobj=io.BytesIO(get(server, f"{box}/tree/tmp/up/new/a/b/c").read())
+    ) as archive:
+        assert archive.extractfile(archive.next()).read() == b"C"
+
+
+@pytest.mark.parametrize(
+    "data, word",
+    [
+        (packed(("a/../../x", FILE, b"", 0o644)), "outside"),
+        (packed(("..", DIRECTORY, "", 0o755)), "outside"),
+        (packed(("a", FILE, b"", 0o644), ("b", HARD, "a", 0o644)), "hard links"),
+        (packed(("dev", tarfile.CHRTYPE, "", 0o644)), "dev"),
+        (packed(("a", FILE, b"x" * 2000, 0o644))[:900], "stream"),
+        (b"this is no archive" * 100, "malformed"),
+        (b"", "stream"),
+    ],
+    ids=["up", "parent", "hard", "device", "cut", "text", "empty"],
+)
+def test_bad_archive_is_refused(server, box, data, word):  # noqa: F811
+    execute(server, box, "mkdir -p /tmp/t/u")
+    status, body = put(server, f"{box}/tree/tmp/t/u", [data], len(data))
+    assert 400 <= status < 500 and word in body.decode(), (status, body)
+    assert execute(server, box, "ls -A /tmp/t /tmp") == "/tmp:\nt\n\n/tmp/t:\nu\n"
+
+
+def test_link_of_an_archive_leads_nowhere(server, box):  # noqa: F811
+    """An entry below a link of the same archive does not follow it."""
+    data = packed(("out", LINK, "/etc", 0o777), ("out/x", FILE, b"X", 0o644))
+    execute(server, box, "mkdir -p /tmp/t")
+    put(server, f"{box}/tree/tmp/t", [data], len(data))
+    assert execute(server, box, "ls /etc/x 2>/dev/null") == ""
