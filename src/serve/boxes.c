@@ -100,6 +100,7 @@ struct box *box_unref(struct box *box) {
         free(box->old_handles);
         engine_link_unref(box->link);
         json_decref(box->labels);
+        json_decref(box->policy);
         free(box);
     }
     return NULL;

@@ -36,7 +36,8 @@ static const char *const create_body[] = { "name", "policy", "idle_s", NULL };
 static const char *const snapshot_body[] = { "name", "processes", NULL };
 static const char *const fork_body[] = { "snapshot", "n", "processes", NULL };
 static const char *const reset_body[] = { "snapshot", "processes", NULL };
-static const char *const grade_body[] = { "argv", "files", "outputs", NULL };
+static const char *const grade_body[] = { "argv", "files", "outputs", "cwd", "env", "policy",
+    NULL };
 
 static const struct mcp_tool tools[] = {
     { "run", "POST", NULL, "/v1/runs", NULL, run_body, ANSWER_RUN },

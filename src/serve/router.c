@@ -91,6 +91,7 @@ static const struct route routes[] = {
     { "POST", BOX "/fork", TOKEN_RUN, BODY_JSON, fork_keys, handle_call },
     { "POST", BOX "/reset", TOKEN_RUN, BODY_JSON, reset_keys, handle_call },
     { "GET", BOX "/diff", TOKEN_RUN, BODY_JSON, no_keys, handle_call },
+    { "POST", BOX "/grade", TOKEN_RUN, BODY_JSON, grade_keys, handle_grade },
     { "POST", BOX "/execs", TOKEN_RUN, BODY_JSON, exec_keys, handle_exec },
     { "GET", BOX "/execs", TOKEN_RUN, BODY_JSON, no_keys, handle_call },
     { "PUT", BOX "/execs/{exec}", TOKEN_RUN, BODY_JSON, exec_keys, handle_exec_put },

@@ -98,6 +98,8 @@ static void on_created(struct rollbox_run *run, void *userdata) {
     if (lease)
         (void)snprintf(box->lease, sizeof box->lease, "%s", lease);
     box->labels = json_incref(json_object_get(exchange->body, "labels"));
+    const json_t *policy = json_object_get(exchange->body, "policy");
+    box->policy = policy ? json_incref((json_t *)policy) : json_object();
     if (is_detached(exchange)) {
         box->is_detached = true;
         state_keep_box(exchange->server, box);
@@ -407,6 +409,7 @@ static void on_forked(struct rollbox_run *run, void *userdata) {
         if (box->is_detached)
             state_keep_box(exchange->server, box);
         box->labels = json_deep_copy(exchange->box->labels);
+        box->policy = json_incref(exchange->box->policy);
         events_of_box(box, "sandbox.created", json_pack("{s:s}", "fork_of", exchange->box->name));
         json_array_append_new(names, json_string(name));
     }

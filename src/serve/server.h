@@ -55,6 +55,7 @@ struct box {
     size_t n_old_handles;
     unsigned n_late_calls; /* late_call.c */
     json_t *labels;
+    json_t *policy;                  /* of its creation; NULL: the server does not know it */
     char lease[SERVER_NAME_MAX + 1]; /* "": none */
     uint64_t number;                 /* random: never used again */
     bool is_detached;                /* it outlives the server's connection to its engine */
@@ -362,6 +363,11 @@ void handle_rex_read(struct exchange *exchange);
 void handle_rex_write(struct exchange *exchange);
 void handle_rex_upload(struct exchange *exchange);
 void handle_rex_close(struct exchange *exchange);
+
+/* ---- grade.c ---- */
+
+void handle_grade(struct exchange *exchange);
+extern const char *const grade_keys[];
 
 /* ---- stores.c ---- */
 

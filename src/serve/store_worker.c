@@ -95,6 +95,15 @@ static void take_job(char *message, size_t length, const int fds[N_FDS]) {
             strerror(-r));
 }
 
+/* Sends a new file through the socket that came with the message. */
+static void give_file(int answer) {
+    const char *given = getenv("TMPDIR");
+    auto_close int fd = open(given ? given : "/var/tmp", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+    int error_number = fd < 0 ? errno : 0;
+
+    (void)fd_send(answer, &error_number, sizeof error_number, &fd, fd < 0 ? 0 : 1);
+}
+
 static _Noreturn void work(int socket) {
     static char message[MESSAGE_MAX + 1];
     int fds[FD_MESSAGE_MAX_FDS];
@@ -114,6 +123,8 @@ static _Noreturn void work(int socket) {
         message[length] = '\0';
         if (n == N_FDS)
             take_job(message, (size_t)length, fds);
+        else if (n == 1)
+            give_file(fds[0]);
         while (n)
             close_fd(&fds[--n]);
     }
@@ -211,6 +222,25 @@ static int start(int socket, const char *const *arguments, const int fds[N_FDS])
     if (message.length > MESSAGE_MAX)
         return -ENAMETOOLONG;
     return fd_send(socket, message.data, message.length, fds, N_FDS);
+}
+
+int store_worker_file(int socket, struct rollbox_error *error) {
+    int pair[2], fds[FD_MESSAGE_MAX_FDS], error_number = EIO;
+    size_t n = 0;
+
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
+        return failed(error, errno, strerror(errno));
+    auto_close int ours = pair[0], theirs = pair[1];
+    int r = fd_send(socket, "", 1, &theirs, 1);
+    close_fd(&theirs);
+    if (r >= 0 &&
+        fd_receive(ours, &error_number, sizeof error_number, fds, &n) ==
+            (ssize_t)sizeof error_number &&
+        n == 1)
+        return fds[0];
+    while (n)
+        close_fd(&fds[--n]);
+    return failed(error, error_number, strerror(error_number));
 }
 
 int store_worker_run(int socket, const char *const *arguments, int input_fd, char **ret_json,

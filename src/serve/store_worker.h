@@ -19,4 +19,8 @@ int store_worker_start(void);
 int store_worker_run(int socket, const char *const *arguments, int input_fd, char **ret_json,
     struct rollbox_error *error);
 
+/* A new file without a name, for bytes that the program must be able to seek in. Its descriptor, or
+ * negative with the error. Any thread may call it. */
+int store_worker_file(int socket, struct rollbox_error *error);
+
 #endif

@@ -4,10 +4,14 @@
  * (store_worker.h). Every tenant may see images and use them. To change the store, or see volumes,
  * a token needs the scope "host": these belong to the machine and not to a tenant.
  */
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/error.h"
+#include "base/fd.h"
 #include "serve/relay.h"
 #include "serve/store_worker.h"
 
@@ -156,11 +160,31 @@ void handle_volume_create(struct exchange *exchange) {
 
 /* ---- imports ---- */
 
+/* Copies all that comes. */
+static int spool(int from, int to, struct rollbox_error *error) {
+    char piece[(size_t)64 << 10];
+    ssize_t n;
+    int r = 0;
+
+    while (r >= 0 && ((n = read(from, piece, sizeof piece)) > 0 || (n < 0 && errno == EINTR)))
+        if (n > 0)
+            r = fd_write_all(to, piece, (size_t)n);
+    if (r >= 0 && (n < 0 || lseek(to, 0, SEEK_SET) < 0))
+        r = -errno;
+    return r < 0 ? error_set(error, error_code_of(-r, ROLLBOX_ERR_IO), -r, "store",
+                       "cannot keep the import in a file: %s", strerror(-r))
+                 : 0;
+}
+
+/* The program seeks in its file. */
 static int import_work(struct relay_call *call, int fd, struct rollbox_error *error) {
+    auto_close int file = store_worker_file(call->socket, error);
     const char *const arguments[] = { "import-snapshot", "--json", "--name", call->text, "--",
         "/dev/stdin", NULL };
 
-    return store_worker_run(call->socket, arguments, fd, &call->json, error);
+    if (file < 0 || spool(fd, file, error) < 0)
+        return -EIO;
+    return store_worker_run(call->socket, arguments, file, &call->json, error);
 }
 
 /* A file of GET .../export, as the snapshot NAME of the store. */

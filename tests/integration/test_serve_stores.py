@@ -39,7 +39,7 @@ def test_volume_is_made_seen_and_removed(server, host, name):  # noqa: F811
 
 def test_exported_snapshot_is_imported_as_an_image(server, host, name):  # noqa: F811
     server.call("POST", "/v1/sandboxes", {"name": "box"})
-    assert server.call("PUT", "/v1/sandboxes/box/files/home/new", b"kept" * 100_000)[0] == 204
+    assert server.call("PUT", "/v1/sandboxes/box/files/tmp/new", b"kept" * 100_000)[0] == 204
     status, exported = server.call("GET", "/v1/sandboxes/box/export")
     assert status == 200
     assert server.call("POST", f"/v1/imports?name={name}", exported)[0] == 403
@@ -48,9 +48,9 @@ def test_exported_snapshot_is_imported_as_an_image(server, host, name):  # noqa:
     assert status == 201, made
     rows = server.call("GET", "/v1/images")[1]["snapshots"]
     assert name in [row["name"] for row in rows]
-    run = {"argv": ["wc", "-c", "/home/new"], "policy": {"image": f"snapshot:{name}"}}
+    run = {"argv": ["wc", "-c", "/tmp/new"], "policy": {"image": f"snapshot:{name}"}}
     assert server.call("POST", "/v1/runs", run)[0] == 403
-    assert server.call("POST", "/v1/runs", run, token=host)[1]["stdout"] == "400000 /home/new\n"
+    assert server.call("POST", "/v1/runs", run, token=host)[1]["stdout"] == "400000 /tmp/new\n"
     assert server.call("DELETE", f"/v1/images/snapshot:{name}")[0] == 403
     assert server.call("DELETE", f"/v1/images/snapshot:{name}", token=host)[0] == 204
     status, problem = server.call("POST", f"/v1/imports?name={name}", b"junk" * 1000, token=host)
