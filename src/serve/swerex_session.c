@@ -2,9 +2,9 @@
 /* Sessions of SWE-ReX; swerex_session.h has the model. */
 #include "serve/swerex_session.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <regex.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,7 +21,7 @@
 #define PIECE_BYTES ((size_t)64 << 10)
 #define OUTPUT_MAX ((size_t)16 << 20) /* of one command; more of it is dropped at the beginning */
 #define SEARCHED_MAX ((size_t)64 << 10)
-#define COLLECTED_MAX (INT64_C(1) << 40) /* the engine's limit of a session's whole output */
+#define COLLECTED_MAX (INT64_C(64) << 20) /* of a session in all; the engine keeps it in memory */
 #define TYPED_MAX 2000u /* bytes of a quoted piece: a terminal's line has at most 4095 */
 #define PATTERNS_MAX 16u
 #define PATTERN_MAX 256u
@@ -55,54 +55,145 @@ struct rex_session {
 
 /* ---- patterns ---- */
 
-static bool is_literal(const char *pattern) {
-    return !pattern[strcspn(pattern, "\\.^$*+?()[]{}|")];
+/*
+ * A pattern has one set of bytes for each byte that it matches: texts, escapes and classes, without
+ * repetitions, alternatives and groups. Every search is then linear in the text. A client's regular
+ * expression on a guest's output may take hours, in which the server would answer nobody.
+ */
+struct pattern {
+    size_t length;
+    uint8_t sets[PATTERN_MAX][256 / 8];
+};
+
+static void add_byte(uint8_t set[256 / 8], unsigned byte) {
+    set[byte / 8] |= (uint8_t)(1u << byte % 8);
 }
 
-/* A pattern of Python as one of POSIX. Which of them the two do not read alike are refused. */
-static bool translate(const char *pattern, struct buf *to) {
-    static const struct {
-        char letter;
-        const char *text;
-    } escapes[] = { { 'd', "[0-9]" }, { 'D', "[^0-9]" }, { 'w', "[A-Za-z0-9_]" },
-        { 'W', "[^A-Za-z0-9_]" }, { 's', "[ \t\r\n\f\v]" }, { 'S', "[^ \t\r\n\f\v]" },
-        { 'n', "\n" }, { 'r', "\r" }, { 't', "\t" } };
+static bool has_byte(const uint8_t set[256 / 8], unsigned byte) {
+    return set[byte / 8] & 1u << byte % 8;
+}
 
-    for (const char *c = pattern; *c; c++) {
+static void add_range(uint8_t set[256 / 8], unsigned from, unsigned to) {
+    for (unsigned byte = from; byte <= to; byte++)
+        add_byte(set, byte);
+}
+
+static void invert(uint8_t set[256 / 8]) {
+    for (size_t i = 0; i < 256 / 8; i++)
+        set[i] = (uint8_t)~set[i];
+}
+
+static void add_text_bytes(uint8_t set[256 / 8], const char *text) {
+    for (; *text; text++)
+        add_byte(set, (unsigned char)*text);
+}
+
+/* What follows a backslash. */
+static bool add_escape(uint8_t set[256 / 8], char letter) {
+    switch (letter) {
+    case 'd':
+    case 'D':
+        add_range(set, '0', '9');
+        break;
+    case 'w':
+    case 'W':
+        add_range(set, '0', '9');
+        add_range(set, 'a', 'z');
+        add_range(set, 'A', 'Z');
+        add_byte(set, '_');
+        break;
+    case 's':
+    case 'S':
+        add_text_bytes(set, " \t\r\n\f\v");
+        break;
+    case 'n':
+        add_byte(set, '\n');
+        break;
+    case 'r':
+        add_byte(set, '\r');
+        break;
+    case 't':
+        add_byte(set, '\t');
+        break;
+    default:
+        if (!letter || isalnum((unsigned char)letter))
+            return false;
+        add_byte(set, (unsigned char)letter);
+    }
+    if (letter && strchr("DWS", letter))
+        invert(set);
+    return true;
+}
+
+/* After its bracket, up to the one that ends it; NULL: it is malformed. */
+static const char *add_class(uint8_t set[256 / 8], const char *c) {
+    bool is_inverted = *c == '^', is_first = true;
+
+    for (c += is_inverted; *c != ']' || is_first; c++, is_first = false) {
+        if (!*c)
+            return NULL;
         if (*c == '\\') {
-            const char *known = NULL;
-
-            c++;
-            for (size_t i = 0; i < ARRAY_SIZE(escapes); i++)
-                if (escapes[i].letter == *c)
-                    known = escapes[i].text;
-            if (known)
-                buf_add_text(to, known);
-            else if (!*c || strchr("0123456789", *c) || strchr("abcefgABCEFGhijklmopquvxyzZ", *c))
-                return false;
-            else
-                buf_printf(to, "\\%c", *c);
-        } else if (*c == '(' && c[1] == '?') {
-            if (c[2] != ':')
-                return false;
-            buf_add_text(to, "(");
+            if (!add_escape(set, *++c))
+                return NULL;
+        } else if (c[1] == '-' && c[2] && c[2] != ']') {
+            if (c[2] == '\\' || (unsigned char)*c > (unsigned char)c[2])
+                return NULL;
+            add_range(set, (unsigned char)*c, (unsigned char)c[2]);
             c += 2;
-        } else if (*c == '{' || (strchr("*+?", *c) && c[1] && strchr("*+?", c[1]))) {
-            return false; /* repetitions cost memory, and lazy ones are not known */
         } else {
-            buf_add(to, c, 1);
+            add_byte(set, (unsigned char)*c);
         }
     }
-    return !buf_failed(to);
+    if (is_inverted)
+        invert(set);
+    return c;
 }
 
-static bool compile(const char *pattern, regex_t *ret) {
-    auto_buf struct buf text = BUF_INIT;
+static bool compile(const char *text, struct pattern *ret) {
+    *ret = (struct pattern){ .length = 0 };
+    for (const char *c = text; *c; c++) {
+        uint8_t *set = ret->sets[ret->length++];
 
-    return translate(pattern, &text) && !regcomp(ret, text.data ? text.data : "", REG_EXTENDED);
+        if (strchr("^$*+?(){}|", *c))
+            return false;
+        if (*c == '\\') {
+            if (!add_escape(set, *++c))
+                return false;
+        } else if (*c == '[') {
+            c = add_class(set, c + 1);
+            if (!c)
+                return false;
+        } else if (*c == '.') {
+            add_byte(set, '\n');
+            invert(set);
+        } else {
+            add_byte(set, (unsigned char)*c);
+        }
+    }
+    return true;
+}
+
+/* Where the pattern is in the text; *ret_end is after it. SIZE_MAX: nowhere. */
+static size_t find_pattern(const char *text, size_t length, const char *written, size_t *ret_end) {
+    static struct pattern pattern; /* large */
+
+    if (!compile(written, &pattern))
+        return SIZE_MAX;
+    for (size_t at = 0; at + pattern.length <= length; at++) {
+        size_t n = 0;
+
+        while (n < pattern.length && has_byte(pattern.sets[n], (unsigned char)text[at + n]))
+            n++;
+        if (n == pattern.length) {
+            *ret_end = at + n;
+            return at;
+        }
+    }
+    return SIZE_MAX;
 }
 
 const char *rex_expect_fault(const json_t *expect) {
+    static struct pattern pattern;
     json_t *one;
     size_t i;
 
@@ -110,39 +201,15 @@ const char *rex_expect_fault(const json_t *expect) {
         return "expect has too many patterns";
     json_array_foreach((json_t *)expect, i, one) {
         const char *text = json_string_value(one);
-        regex_t regex;
+        size_t length = json_string_length(one);
 
-        if (!text || !*text || strlen(text) > PATTERN_MAX ||
-            strlen(text) != json_string_length(one))
+        if (!text || !*text || length > PATTERN_MAX || strlen(text) != length)
             return "expect must be a list of strings of 1 to 256 bytes";
-        if (is_literal(text))
-            continue;
-        if (!compile(text, &regex))
-            return "a pattern of expect has a construct that rollbox does not support";
-        regfree(&regex);
+        if (!compile(text, &pattern))
+            return "a pattern of expect has repetitions, alternatives, groups or anchors, which "
+                   "rollbox does not support: escape what is meant as it is";
     }
     return NULL;
-}
-
-/* Where the pattern is in the text; *ret_end is after it. SIZE_MAX: nowhere. */
-static size_t find_pattern(const char *text, const char *pattern, size_t *ret_end) {
-    regmatch_t match;
-    regex_t regex;
-
-    if (is_literal(pattern)) {
-        const char *at = strstr(text, pattern);
-
-        *ret_end = at ? (size_t)(at - text) + strlen(pattern) : 0;
-        return at ? (size_t)(at - text) : SIZE_MAX;
-    }
-    if (!compile(pattern, &regex))
-        return SIZE_MAX;
-    int r = regexec(&regex, text, 1, &match, 0);
-    regfree(&regex);
-    if (r)
-        return SIZE_MAX;
-    *ret_end = (size_t)match.rm_eo;
-    return (size_t)match.rm_so;
 }
 
 /* ---- the end of waits ---- */
@@ -191,13 +258,10 @@ static bool finish_expected(struct rex_session *session) {
 
     if (!session->text.length || !json_array_size(session->wish.expect))
         return false;
-    buf_add(&session->text, "", 1); /* the text is a string */
-    if (buf_failed(&session->text))
-        return false;
-    session->text.length--;
     json_array_foreach((json_t *)session->wish.expect, i, one) {
         size_t end = 0;
-        size_t at = find_pattern(session->text.data + from, json_string_value(one), &end);
+        size_t at = find_pattern(
+            session->text.data + from, session->text.length - from, json_string_value(one), &end);
 
         if (at < best) {
             best = at;

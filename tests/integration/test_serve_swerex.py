@@ -88,7 +88,9 @@ def test_exceptions_have_the_names_of_swerex(server):  # noqa: F811
         ("execute", {"command": "x", "timeout": "soon"}),
         ("read_file", {}),
         ("write_file", {"path": "/a"}),
-        ("run_in_session", {"command": "x", "expect": ["(a+)+\\1"]}),
+        ("run_in_session", {"command": "x", "expect": ["(a|b)*a(a|b)c"]}),
+        ("run_in_session", {"command": "x", "expect": ["[a"]}),
+        ("run_in_session", {"command": "x", "expect": ["x" * 257]}),
     ):
         assert ask(server, name, body)[0] == 422, (name, body)
     wrong = ask(server, "execute", {"command": ["true"]}, **{"X-API-Key": "wrong"})
@@ -159,6 +161,16 @@ def test_session_speaks_with_programs(server):  # noqa: F811
     status, answer = shell.run("quit()", is_interactive_quit=True)
     assert (status, answer["expect_string"]) == (200, "SHELLPS1PREFIX")
     assert shell.output("echo out of it") == "out of it\n"
+
+
+def test_session_output_has_a_limit(server):  # noqa: F811
+    """The engine keeps what a command writes, and a session lasts."""
+    shell = Shell(server)
+    assert raised(shell.run("yes", timeout=60, expect=["no[xyz]\\d"])) in (
+        "EOF",
+        "CommandTimeoutError",
+    )
+    assert server.call("GET", "/healthz")[0] == 200
 
 
 def test_session_ends_with_its_shell(server):  # noqa: F811
