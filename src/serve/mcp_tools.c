@@ -9,6 +9,7 @@
 #include "base/utf8.h"
 
 #define TIMEOUT_DEFAULT_S 120.0
+#define TIMEOUT_MAX_S 86400.0
 #define OUTPUT_DEFAULT 100000
 #define OUTPUT_ENGINE ((json_int_t)64 << 20) /* past it the command is ended */
 #define IDLE_DEFAULT_S 3600
@@ -142,7 +143,8 @@ static void add_command(json_t *body, const json_t *arguments) {
 
     if (command)
         json_object_set_new(body, "argv", json_pack("[s, s, s]", "/bin/sh", "-c", command));
-    json_object_set_new(body, "timeout_ms", json_integer((json_int_t)(seconds * 1000)));
+    json_object_set_new(body, "timeout_ms",
+        json_integer((json_int_t)(MIN(MAX(seconds, 0.0), TIMEOUT_MAX_S) * 1000)));
     json_object_set_new(body, "output_limit", json_integer(OUTPUT_ENGINE));
 }
 
