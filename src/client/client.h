@@ -30,6 +30,7 @@
 
 #include "base/buf.h"
 #include "base/list.h"
+#include "base/shared_text.h"
 #include "base/wire.h"
 
 /* ---- spawn.c ---- */
@@ -69,9 +70,16 @@ struct result {
  * if its content cannot be taken. On failure *ret_result is empty. */
 int result_read(struct wire_message *message, const char *isolation, struct result *ret_result);
 
-/* Sets *result (overwritten) to the error that the run could not be carried out. */
-void result_fail(struct result *result, const char *isolation, const struct rollbox_error *error);
 void result_done(struct result *result);
+
+/* The result of a run that was not carried out. Never NULL: without memory it is a constant. */
+struct result *result_new_failed(const char *isolation, const struct rollbox_error *error);
+/* As result_read, into a new result; NULL on failure. */
+int result_read_new(
+    struct wire_message *message, const char *isolation, struct result **ret_result);
+void result_free(struct result *result); /* NULL: none */
+/* `result` may be NULL: a result of zeros. */
+const struct rollbox_result *result_public(const struct result *result);
 
 /* Reads the error fields of a FAILED or RESULT message. 0 or -EBADMSG. */
 int result_read_error(const void *data, size_t length, struct rollbox_error *ret_error);
@@ -145,8 +153,8 @@ struct rollbox_run {
     bool attached_sandboxes; /* the sessions of the answer end with this connection */
     char *text;
     const char *isolation; /* the plan's, which lives as long as the engine, or own_isolation */
-    char *own_isolation;
-    struct result result;
+    struct shared_text *own_isolation; /* the sandbox's */
+    struct result *result; /* made when it comes: it is ten times as large as all of the above */
 };
 
 #define CONNECTION_PLAN_BUCKETS 256

@@ -119,7 +119,7 @@ static void finish_with_error(
     if (pending->is_run) {
         struct rollbox_run *run = container_of(pending, struct rollbox_run, pending);
 
-        result_fail(&run->result, run->isolation, error);
+        run->result = result_new_failed(run->isolation, error);
     } else if (pending != &engine->hello) {
         container_of(pending, struct request, pending)->error = *error;
     }
@@ -256,7 +256,7 @@ static int read_result(struct wire_message *message, struct rollbox_run *run) {
         return run->text ? 0 : -EBADMSG;
     }
     return !run->is_call && message->header.type == PROTOCOL_RESULT
-               ? result_read(message, run->isolation, &run->result)
+               ? result_read_new(message, run->isolation, &run->result)
                : -EBADMSG;
 }
 
@@ -267,16 +267,16 @@ static void handle_run(struct rollbox_engine *engine, struct rollbox_run *run) {
 
     if (message->header.type == PROTOCOL_FAILED &&
         result_read_error(message->data, message->length, &error) == 0) {
-        result_fail(
-            &run->result, run->isolation, &error); /* the descriptors of the reply found no room */
+        /* The descriptors of the reply found no room. */
+        run->result = result_new_failed(run->isolation, &error);
     } else if (r == -EBADMSG) {
         error_set(&error, ROLLBOX_ERR_PROTOCOL, EPROTO, "result",
             "the engine's result is malformed; are engine and library of one version?");
-        result_fail(&run->result, run->isolation, &error);
+        run->result = result_new_failed(run->isolation, &error);
     } else if (r < 0) {
         error_set(&error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, -r, "result",
             "cannot receive the run's output: %s", strerror(-r));
-        result_fail(&run->result, run->isolation, &error);
+        run->result = result_new_failed(run->isolation, &error);
     }
     finish_pending(engine, &run->pending);
 }

@@ -78,13 +78,37 @@ void result_done(struct result *result) {
     *result = (struct result){ .public = { .exit_code = -1 } };
 }
 
-void result_fail(struct result *result, const char *isolation, const struct rollbox_error *error) {
-    *result = (struct result){
-        .public = { .outcome = ROLLBOX_OUTCOME_ERROR, .exit_code = -1, .error = *error }
-    };
-    if (isolation)
-        result->isolation = strdup(isolation);
+static struct result no_memory = { .public = { .outcome = ROLLBOX_OUTCOME_ERROR,
+                                       .exit_code = -1,
+                                       .error = { .code = ROLLBOX_ERR_RESOURCE_EXHAUSTED,
+                                           .error_number = ENOMEM,
+                                           .stage = "result",
+                                           .message = "out of memory for the run's result" } } };
+
+struct result *result_new_failed(const char *isolation, const struct rollbox_error *error) {
+    struct result *result = calloc(1, sizeof *result);
+
+    if (!result)
+        return &no_memory;
+    result->public.outcome = ROLLBOX_OUTCOME_ERROR;
+    result->public.exit_code = -1;
+    result->public.error = *error;
+    result->isolation = isolation ? strdup(isolation) : NULL;
     result->public.isolation = result->isolation;
+    return result;
+}
+
+void result_free(struct result *result) {
+    if (!result || result == &no_memory)
+        return;
+    result_done(result);
+    free(result);
+}
+
+const struct rollbox_result *result_public(const struct result *result) {
+    static const struct rollbox_result none;
+
+    return result ? &result->public : &none;
 }
 
 /* Points stream `i` of the result at a copy of the field. */
@@ -282,6 +306,18 @@ int result_read(struct wire_message *message, const char *isolation, struct resu
     result->public.isolation = result->isolation;
     result->public.network = result->network;
     return 0;
+}
+
+int result_read_new(
+    struct wire_message *message, const char *isolation, struct result **ret_result) {
+    struct result *result = malloc(sizeof *result);
+    int r = result ? result_read(message, isolation, result) : -ENOMEM;
+
+    if (r < 0)
+        free(result);
+    else
+        *ret_result = result;
+    return r;
 }
 
 /* ---- JSON ---- */

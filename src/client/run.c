@@ -75,7 +75,7 @@ ROLLBOX_PUBLIC int rollbox_wait(
         pthread_mutex_unlock(&engine->lock);
     }
     if (r >= 0 && ret_result)
-        *ret_result = &run->result.public;
+        *ret_result = result_public(run->result);
     return r;
 }
 

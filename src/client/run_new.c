@@ -22,8 +22,8 @@ struct rollbox_run *request_new_run(
 }
 
 void request_destroy_run(struct rollbox_run *run) {
-    result_done(&run->result);
-    free(run->own_isolation);
+    result_free(run->result);
+    shared_text_drop(run->own_isolation);
     free(run->text);
     free(run);
 }

@@ -261,14 +261,14 @@ static int encode_exec(struct buf *to, struct descriptors *descriptors,
 static int start_exec(struct rollbox_sandbox *sandbox, struct buf *message, const void *stdin_data,
     size_t stdin_length, const struct descriptors *descriptors, struct rollbox_run *prepared,
     struct rollbox_run **ret_run, struct rollbox_error *error) {
-    int r = 0;
+    int r;
 
     if (!prepared)
         return request_out_of_memory(error);
-    prepared->isolation = prepared->own_isolation = strdup(sandbox->isolation);
-    r = prepared->own_isolation ? request_send_run(prepared, message, stdin_data, stdin_length,
-                                      descriptors->fds, descriptors->n, error)
-                                : request_out_of_memory(error);
+    prepared->own_isolation = shared_text_hold(sandbox->isolation);
+    prepared->isolation = prepared->own_isolation->text;
+    r = request_send_run(
+        prepared, message, stdin_data, stdin_length, descriptors->fds, descriptors->n, error);
     if (r < 0)
         request_destroy_run(prepared);
     else
@@ -389,7 +389,7 @@ static int take_forks(struct rollbox_sandbox *sandbox, const json_t *names, size
             r = request_malformed(error);
             break;
         }
-        ret_sandboxes[made] = sandbox_new_handle(sandbox->engine, name, sandbox->isolation);
+        ret_sandboxes[made] = sandbox_new_handle(sandbox->engine, name, sandbox->isolation->text);
         if (!ret_sandboxes[made]) {
             r = request_out_of_memory(error);
             break;

@@ -30,7 +30,8 @@ struct rollbox_sandbox {
     pid_t owner;                /* the process that made the handle */
     bool lives_with_connection; /* made here and not detached: a lost connection means that it is
                                    gone */
-    char *isolation; /* JSON object: the isolation in results if the engine's have none */
+    struct shared_text
+        *isolation; /* JSON object: the isolation in results if the engine's have none */
     char name[SANDBOX_NAME_MAX + 1];
 };
 

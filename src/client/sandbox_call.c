@@ -70,7 +70,7 @@ int sandbox_diff(struct rollbox_sandbox *sandbox, const char *from, const char *
 
 ROLLBOX_PUBLIC struct rollbox_sandbox *rollbox_sandbox_free(struct rollbox_sandbox *sandbox) {
     if (sandbox) {
-        free(sandbox->isolation);
+        shared_text_drop(sandbox->isolation);
         free(sandbox);
     }
     return NULL;
@@ -84,7 +84,7 @@ struct rollbox_sandbox *sandbox_new_handle(
         return NULL;
     sandbox->engine = engine;
     sandbox->owner = engine->owner;
-    sandbox->isolation = strdup(isolation ? isolation : "{}");
+    sandbox->isolation = shared_text_new(isolation ? isolation : "{}");
     memcpy(sandbox->name, name, strlen(name) + 1);
     return sandbox->isolation ? sandbox : rollbox_sandbox_free(sandbox);
 }
