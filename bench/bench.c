@@ -39,6 +39,7 @@
 
 #define MAX_ARGUMENTS 512
 #define MAX_WORKERS 1024
+#define MAX_INTERPRETERS 8
 
 extern char **environ;
 
@@ -167,7 +168,8 @@ static void *work(void *argument) {
 }
 
 /* Waits until the engine has torn down all that runs left behind: a rate that only counted what
- * comes back would leave the bill to the next. */
+ * comes back would leave the bill to the next. The sandboxes of the next interpreters may stay: the
+ * engine keeps them for half a minute. */
 static void settle(void) {
     for (;;) {
         struct rollbox_error error;
@@ -181,7 +183,7 @@ static void settle(void) {
         if ((at = strstr(json, "\"spares\": ")))
             spares = (unsigned)strtoul(at + 10, NULL, 10);
         free(json);
-        if (sandboxes <= spares)
+        if (sandboxes <= spares + (is_code ? MAX_INTERPRETERS : 0))
             return;
         nanosleep(&(struct timespec){ .tv_nsec = 200000 }, NULL);
     }

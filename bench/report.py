@@ -12,6 +12,7 @@ import chart
 import determinism
 import neighbours
 import network
+import serving
 import sessions
 
 TITLES = {
@@ -24,6 +25,7 @@ TITLES = {
     "sessions": "long-lived sandboxes, and the same without them",
     "neighbours": "a sandbox that computes, beside another that storms with eight processes",
     "network": "network rules: fresh HTTPS connections and a body of 64 MiB from a server on this host; start; idle sandboxes",
+    "serving": "the HTTP server, with 64 connections from this host; beside slow calls; its memory",
 }
 
 CONTESTANTS = {
@@ -104,6 +106,8 @@ def targets(results: Dict[str, Any]) -> List[Dict[str, Any]]:
                     add(identity, what.format(kind), row.get(key), limit)
         for table, name, key, bound, at_most, what in network.TARGETS:
             add(identity, what, _row(results, identity, "network", f"{table}: {name}").get(key), bound, at_most=at_most)
+        for row, key, limit, at_most, what in serving.TARGETS:
+            add(identity, what, _row(results, identity, "serving", row).get(key), limit, at_most=at_most)
         for row, key, limit, what in sessions.TARGETS:
             add(identity, what, _row(results, identity, "sessions", row).get(key), limit)
         add(
@@ -211,6 +215,27 @@ def test_table(test: str, rows: Dict[str, Any]) -> List[str]:
                     *(form.format(row[key]) if key in row else "" for key, form in forms),
                     str(row["runs"]),
                 ]
+            )
+    elif test == "serving":
+        head = ["", "a second", "x library", "CPU x engine", "p50 ms", "p99 ms"]
+        head += ["added to p99, ms", "KiB each", "MiB", "runs"]
+        forms = (
+            ("per_second", "{:,.0f}"),
+            ("of_direct", "{:.2f}"),
+            ("cpu_of_engine", "{:.2f}"),
+            ("p50_us", ""),
+            ("p99_us", ""),
+            ("added_p99_ms", "{:.1f}"),
+            ("kib_each", "{:.1f}"),
+            ("grown_mib", "{:.1f}"),
+        )
+        for name, row in rows.items():
+            cells = [
+                "" if key not in row else form.format(row[key]) if form else _ms(row[key])
+                for key, form in forms
+            ]
+            lines.append(
+                [name, "failed", *[""] * 8] if "failed" in row else [name, *cells, str(row["runs"])]
             )
     elif test == "sessions":
         head = ["", "p50 us", "p99 us", "x bare", "runs"]

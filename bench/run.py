@@ -440,6 +440,32 @@ class Driver:
             return {"https: direct": {"failed": problem.strip()[-300:]}}
         return {f"{table}: {name}": row for table, rows in json.loads(out).items() for name, row in rows.items()}
 
+    # ---- the HTTP server
+    # --------------------------------------------------------------------------------------------
+
+    def serving(self, identity: Identity) -> Dict[str, Any]:
+        """Rows of all three tables of serving.py."""
+        self.look_around()
+        words = [
+            str(PROJECT / ".venv" / "bin" / "python"),
+            str(HERE / "serving.py"),
+            str(self.build),
+            str(self.bench),
+            str(self.arguments.rounds),
+        ]
+        with identity.popen(
+            words,
+            env={"ROLLBOX_LIBRARY": str(self.build / "librollbox.so")},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as process:
+            out, problem = process.communicate()
+        if process.returncode != 0:
+            return {"server": {"failed": problem.strip()[-300:]}}
+        return {name: row for rows in json.loads(out).values() for name, row in rows.items()}
+
     # ---- determinism
     # ----------------------------------------------------------------------------------------------------
 
@@ -661,7 +687,7 @@ def main() -> int:
     parser.add_argument("--identity", choices=["root", "user", "both"], default="both")
     parser.add_argument(
         "--tests",
-        default="true,python,throughput,burst,humaneval,determinism,sessions,neighbours,network",
+        default="true,python,throughput,burst,humaneval,determinism,sessions,neighbours,network,serving",
         help="which measurements, with commas between",
     )
     parser.add_argument(
@@ -732,6 +758,7 @@ def main() -> int:
                 "sessions": lambda: driver.sessions(identity),
                 "neighbours": lambda: driver.neighbours(identity),
                 "network": lambda: driver.network(identity),
+                "serving": lambda: driver.serving(identity),
             }
             for test, measure in measurements.items():
                 if test not in tests or (test == "humaneval" and not programs):

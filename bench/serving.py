@@ -1,0 +1,404 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The HTTP server beside the C library, on this machine. run.py starts it as each user:
+
+    serving.py BUILD BENCH ROUNDS    prints {"rate": rows, "beside": rows, "streams": rows} as JSON
+
+BENCH is the compiled bench.c. The HTTP client is wrk, of the distribution, with 64 connections; the
+library has 64 threads. Both run the same programs, take turns within each round, and every answer
+is looked at. "beside" is the time of one client's commands while another client asks for something
+slow, and "streams" is the memory of the server.
+"""
+
+import http.client
+import json
+import os
+import resource
+import select
+import shutil
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any, Callable, Dict, List, Tuple
+
+CONNECTIONS = 64
+SECONDS = 2
+IDLE = 2000
+COMMANDS = 300
+OUTPUT = 1 << 30
+GONE = 30
+CODE = "print(sum(range(1000)))"
+TARGETS = [
+    ("/bin/true, POST /v1/runs", "of_direct", 0.9, False,
+     "server: runs of /bin/true a second, as a part of the C library's"),
+    ("Python code, POST /v1/runs", "of_direct", 0.9, False,
+     "server: runs of Python code a second, as a part of the C library's"),
+    ("/bin/true, POST /v1/runs", "cpu_of_engine", 0.6, True,
+     "server: its CPU for a run, as a part of the engine's"),
+    ("idle streams", "kib_each", 2, True, "server: KiB of an idle event stream, without TLS"),
+    ("1 GiB of output", "grown_mib", 16, True, "server: MiB by which it grows while 1 GiB passes"),
+    ("forks of 32 live Pythons", "added_p99_ms", 5, True,
+     "server: ms added to the p99 of other clients' commands by forks"),
+    ("hibernations", "added_p99_ms", 5, True,
+     "server: ms added to the p99 of other clients' commands by hibernations"),
+    ("client that goes away", "p99_ms", 100, True,
+     "server: ms from the client's end to that of its run"),
+]
+
+# Each response is looked at: a benchmark of failures measures nothing.
+SCRIPT = """
+wrk.method = "POST"
+wrk.path = "/v1/runs"
+wrk.body = %s
+wrk.headers["Authorization"] = "Bearer %s"
+wrk.headers["Content-Type"] = "application/json"
+local bad = 0
+function setup(thread) thread:set("bad", 0); one = thread end
+function response(status, headers, body)
+    if status ~= 200 or not body:find('"exit_code": ?0') then bad = bad + 1 end
+end
+function done(summary, latency, requests)
+    local wrong = summary.errors.status + summary.errors.connect + summary.errors.read
+        + summary.errors.write + summary.errors.timeout + one:get("bad")
+    print(string.format('{"n": %%d, "us": %%d, "wrong": %%d, "p50": %%d, "p99": %%d}',
+        summary.requests, summary.duration, wrong, latency:percentile(50), latency:percentile(99)))
+end
+"""
+
+
+class Server:
+    """`rollbox serve` with a token of every scope."""
+
+    def __init__(self, build: Path, directory: Path) -> None:
+        self.tokens = directory / "tokens"
+        scopes = [word for scope in ("run", "admin") for word in ("--scope", scope)]
+        self.token = subprocess.run(
+            [build / "rollbox", "token", "create", "--tokens", self.tokens, *scopes],
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stdout.strip()
+        self.process = subprocess.Popen(
+            [build / "rollbox", "serve", "--listen", "127.0.0.1:0", "--tokens", self.tokens],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self.process.stdout is not None
+        lines: List[str] = []
+        while not lines or lines[-1] not in ("ready", ""):
+            lines.append(self.process.stdout.readline().strip())
+        if lines[-1] != "ready":
+            raise RuntimeError("the server did not start")
+        self.port = int(lines[0].rpartition(":")[2])
+        self.engine = int(self.call(self.connect(), "GET", "/v1/status")["engines"][0]["pid"])
+
+    def connect(self) -> http.client.HTTPConnection:
+        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+
+    def call(
+        self, connection: http.client.HTTPConnection, method: str, path: str, body: Any = None
+    ) -> Any:
+        head = {"Authorization": f"Bearer {self.token}"}
+        connection.request(method, path, None if body is None else json.dumps(body), head)
+        answer = connection.getresponse()
+        content = answer.read()
+        if answer.status >= 300:
+            raise RuntimeError(f"{method} {path}: {answer.status} {content[:200]!r}")
+        return json.loads(content) if content else None
+
+    def close(self) -> None:
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            self.process.wait(60)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+
+def cpu_s(pid: int) -> float:
+    """The process's own time; not that of its children."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def resident_kib(pid: int, which: str = "VmRSS") -> int:
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith(which + ":"):
+            return int(line.split()[1])
+    raise RuntimeError(f"process {pid} tells no {which}")
+
+
+def quantile(values: List[float], q: float) -> float:
+    values = sorted(values)
+    return values[min(len(values) - 1, int(len(values) * q))]
+
+
+class Direct:
+    """The stopwatch of bench.c, with 64 threads."""
+
+    def __init__(self, bench: Path, words: List[str]) -> None:
+        self.process = subprocess.Popen(
+            [str(bench), *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def rate(self) -> float:
+        assert self.process.stdin and self.process.stdout
+        self.process.stdin.write(f"throughput {CONNECTIONS} {SECONDS * 1000}\n")
+        self.process.stdin.flush()
+        done, ns = self.process.stdout.readline().split()
+        return int(done) / (int(ns) / 1e9)
+
+    def close(self) -> None:
+        assert self.process.stdin and self.process.stdout
+        self.process.stdin.close()
+        self.process.wait()
+        self.process.stdout.close()
+
+
+def through_server(server: Server, script: Path) -> Tuple[float, Dict[str, float]]:
+    engine, own = cpu_s(server.engine), cpu_s(server.process.pid)
+    done = subprocess.run(
+        ["wrk", "-t1", f"-c{CONNECTIONS}", f"-d{SECONDS}s", "--timeout", "30s", "-s", str(script),
+         f"http://127.0.0.1:{server.port}"],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    row = json.loads(done.stdout.strip().splitlines()[-1])
+    if row["wrong"] or not row["n"]:
+        raise RuntimeError(f"{row['wrong']} of {row['n']} requests failed")
+    spent = cpu_s(server.engine) - engine
+    return row["n"] / (row["us"] / 1e6), {
+        "p50_us": row["p50"],
+        "p99_us": row["p99"],
+        "cpu_of_engine": (cpu_s(server.process.pid) - own) / spent if spent else 0.0,
+    }
+
+
+def measure_rate(server: Server, bench: Path, rounds: int, directory: Path) -> Dict[str, Any]:
+    rows: Dict[str, Any] = {}
+    for name, words, body in (
+        ("/bin/true", ["engine", "{}", "/bin/true"], {"argv": ["/bin/true"]}),
+        ("Python code", ["code", "{}", "python3", "-c", CODE],
+         {"code": CODE, "language": "python"}),
+    ):
+        script = directory / "wrk.lua"
+        script.write_text(SCRIPT % (json.dumps(json.dumps(body)), server.token))
+        direct = Direct(bench, words)
+        alone: List[float] = []
+        served: List[float] = []
+        more: List[Dict[str, float]] = []
+        for number in range(-1, rounds):
+            first = direct.rate()
+            rate, row = through_server(server, script)
+            if number >= 0:
+                alone.append(first)
+                served.append(rate)
+                more.append(row)
+        direct.close()
+        rows[f"{name}, C library"] = {"per_second": statistics.median(alone), "runs": rounds}
+        rows[f"{name}, POST /v1/runs"] = {
+            "per_second": statistics.median(served),
+            "of_direct": statistics.median(a / b for a, b in zip(served, alone)),
+            **{key: statistics.median(row[key] for row in more) for key in more[0]},
+            "runs": rounds,
+        }
+    return rows
+
+
+def measure_beside(server: Server) -> Dict[str, Any]:
+    """Commands of one client, alone and while another asks for something slow all the time."""
+    mine, other = server.connect(), server.connect()
+    server.call(mine, "POST", "/v1/sandboxes", {"name": "mine"})
+    server.call(mine, "POST", "/v1/sandboxes", {"name": "live"})
+    script = "import time; held = bytearray(20 << 20)\nwhile True: time.sleep(1)"
+    begin(server, "/v1/sandboxes/live/execs/python", ["/usr/bin/python3", "-c", script])
+
+    def commands() -> List[float]:
+        times = []
+        for _ in range(COMMANDS):
+            begin = time.perf_counter()
+            server.call(mine, "POST", "/v1/sandboxes/mine/execs", {"argv": ["/bin/true"]})
+            times.append((time.perf_counter() - begin) * 1e3)
+        return times
+
+    def forks() -> None:
+        made = server.call(other, "POST", "/v1/sandboxes/live/fork", {"n": 32})
+        for name in made["sandboxes"]:
+            server.call(other, "DELETE", f"/v1/sandboxes/{name}")
+
+    def hibernations() -> None:
+        server.call(other, "POST", "/v1/sandboxes/live/hibernate", {})
+        server.call(other, "POST", "/v1/sandboxes/live/wake", {})
+
+    rows: Dict[str, Any] = {}
+    ways: List[Tuple[str, Callable[[], None]]] = [
+        ("alone", lambda: None),
+        ("forks of 32 live Pythons", forks),
+        ("hibernations", hibernations),
+    ]
+    for name, slow in ways:
+        stop, failures, done = threading.Event(), [], [0]
+
+        def repeat(slow: Callable[[], None] = slow) -> None:
+            try:
+                while not stop.is_set():
+                    slow()
+                    done[0] += 1
+                    if slow is ways[0][1]:
+                        return
+            except (RuntimeError, OSError) as error:
+                failures.append(str(error))
+
+        thread = threading.Thread(target=repeat)
+        thread.start()
+        times = commands()
+        stop.set()
+        thread.join()
+        if failures:
+            rows[name] = {"failed": failures[0]}
+            continue
+        rows[name] = {
+            "p50_us": statistics.median(times) * 1e3,
+            "p99_us": quantile(times, 0.99) * 1e3,
+            "runs": len(times),
+        }
+        if name != "alone":
+            rows[name]["added_p99_ms"] = (rows[name]["p99_us"] - rows["alone"]["p99_us"]) / 1e3
+            rows[name]["slow_calls"] = done[0]
+    return rows
+
+
+def begin(server: Server, path: str, argv: List[str]) -> None:
+    """Starts a command that needs no client."""
+    connection = server.connect()
+    head = {"Authorization": f"Bearer {server.token}", "Prefer": "respond-async"}
+    body = {"argv": argv, "output_limit": 2 * OUTPUT}
+    connection.request("PUT", path, json.dumps(body), head)
+    if connection.getresponse().status != 202:
+        raise RuntimeError(f"{path} was not started")
+    connection.close()
+
+
+def attach(server: Server, path: str) -> socket.socket:
+    connection = socket.create_connection(("127.0.0.1", server.port), 60)
+    connection.sendall(
+        f"GET {path}/stream HTTP/1.1\r\nHost: localhost\r\n"
+        f"Authorization: Bearer {server.token}\r\n\r\n".encode()
+    )
+    return connection
+
+
+def measure_streams(server: Server) -> Dict[str, Any]:
+    """The idle streams are those of four commands: one command takes 1,024 at most."""
+    calls, commands = server.connect(), "/v1/sandboxes/streams/execs/"
+    server.call(calls, "POST", "/v1/sandboxes", {"name": "streams"})
+    for number in range(4):
+        begin(server, f"{commands}idle{number}", ["sh", "-c", "echo begun; sleep 1000"])
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    held: List[socket.socket] = []
+    before = 0
+    for number in range(IDLE + 100):
+        if number == 100:
+            before = resident_kib(server.process.pid)
+        held.append(attach(server, f"{commands}idle{number % 4}"))
+        got = b""
+        while b"begun" not in got:
+            got += held[-1].recv(65536)
+    rows: Dict[str, Any] = {
+        "idle streams": {
+            "kib_each": (resident_kib(server.process.pid) - before) / IDLE,
+            "runs": IDLE,
+        }
+    }
+    for connection in held:
+        connection.close()
+
+    before = resident_kib(server.process.pid)
+    begin(server, commands + "output", ["sh", "-c", f"yes {'a' * 63} | head -c {OUTPUT}"])
+    at, size, most, tail = time.perf_counter(), 0, before, b""
+    with attach(server, commands + "output") as connection:
+        while b"event: result" not in tail:
+            data = connection.recv(1 << 20)
+            if not data:
+                raise RuntimeError("the stream ended without its result")
+            if size >> 26 != (size + len(data)) >> 26:
+                most = max(most, resident_kib(server.process.pid))
+            size += len(data)
+            tail = (tail + data)[-4096:]
+    if size < OUTPUT:
+        raise RuntimeError(f"{size} of {OUTPUT} bytes came")
+    rows["1 GiB of output"] = {
+        "grown_mib": (most - before) / 1024,
+        "mib_s": size / (1 << 20) / (time.perf_counter() - at),
+        "runs": 1,
+    }
+    rows["client that goes away"] = measure_gone(server)
+    return rows
+
+
+def process_of(word: str) -> int:
+    """The guest's process with this argument, as the host sees it."""
+    while True:
+        for entry in Path("/proc").iterdir():
+            try:
+                if entry.name.isdigit() and (entry / "cmdline").read_bytes().split(b"\0")[:2] == [
+                    b"sleep",
+                    word.encode(),
+                ]:
+                    return int(entry.name)
+            except OSError:
+                pass
+
+
+def measure_gone(server: Server) -> Dict[str, Any]:
+    """From the close of a client's connection to the end of the process of its run."""
+    times = []
+    for number in range(GONE):
+        word = f"{os.getpid()}.{number}"
+        connection = server.connect()
+        head = {"Authorization": f"Bearer {server.token}"}
+        connection.request("POST", "/v1/runs", json.dumps({"argv": ["sleep", word]}), head)
+        descriptor = os.pidfd_open(process_of(word))
+        at = time.perf_counter()
+        connection.close()
+        if not select.select([descriptor], [], [], 30)[0]:
+            raise RuntimeError("the run of a client that went away did not end within 30 s")
+        times.append((time.perf_counter() - at) * 1e3)
+        os.close(descriptor)
+    return {
+        "p50_us": statistics.median(times) * 1e3,
+        "p99_us": quantile(times, 0.99) * 1e3,
+        "p99_ms": quantile(times, 0.99),
+        "runs": GONE,
+    }
+
+
+def main() -> None:
+    build, bench, rounds = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
+    if not shutil.which("wrk"):
+        raise SystemExit("wrk is missing: apt-get install wrk")
+    with tempfile.TemporaryDirectory(prefix="bench-serving-") as name:
+        directory = Path(name)
+        server = Server(build, directory)
+        try:
+            found = {
+                "rate": measure_rate(server, bench, rounds, directory),
+                "beside": measure_beside(server),
+                "streams": measure_streams(server),
+            }
+            print(json.dumps(found))
+        finally:
+            server.close()
+
+
+if __name__ == "__main__":
+    main()
