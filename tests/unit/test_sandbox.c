@@ -580,7 +580,7 @@ TEST(states_say_what_they_are_about) {
     ASSERT_OK(rollbox_fork(box, "s1", 2, NULL, forks, NULL));
     ASSERT_STR_EQ(rollbox_sandbox_name(forks[0]), "one");
     ASSERT_STR_EQ(rollbox_sandbox_name(forks[1]), "two");
-    ASSERT_STR_EQ(forks[1]->isolation, "{\"told\":true}");
+    ASSERT_STR_EQ(forks[1]->isolation->text, "{\"told\":true}");
     fake.answer = "{}";
     ASSERT_OK(rollbox_reset(box, NULL, NULL, NULL));
     ASSERT_OK(rollbox_reset(box, "s1", &drop, NULL));
