@@ -7,29 +7,135 @@ machine is left out, with the reason. Python 3.12 and 3.13 are looked for as pyt
 python3.13, and among those of pyenv.
 """
 
+import argparse
 import glob
 import os
 import shutil
 import subprocess
 import sys
 import sysconfig
+import tempfile
 from pathlib import Path
+from typing import NamedTuple
+from xml.etree import ElementTree
 
 ROOT = Path(__file__).resolve().parents[2]
 TESTS = ROOT / "tests/integration"
 
 NEMO_GYM = """omegaconf hydra-core pydantic rich aiohttp httpx psutil openai fastapi uvicorn orjson
     requests tqdm devtools"""
-# name, Python, packages, packages without what they depend on
+PAGE = ROOT / "docs/integrations.md"
+BEGIN, END = "<!-- results: `make integrations` writes them -->", "<!-- results end -->"
+
+
+class Adapter(NamedTuple):
+    """A framework, and the tests that are run with its package.
+
+    Attributes:
+        name: Of its virtual environment.
+        framework: For readers.
+        python: The Python that it needs.
+        packages: From PyPI; the first one is the framework.
+        tests: Files in tests/integration.
+        only: pytest's -k.
+        bare: Packages without what they depend on.
+    """
+
+    name: str
+    framework: str
+    python: str
+    packages: list
+    tests: list
+    only: str = ""
+    bare: tuple = ()
+
+
 ADAPTERS = [
-    ("harbor", "3.12", ["harbor==0.26.0"], []),
+    Adapter("harbor", "Harbor", "3.12", ["harbor==0.26.0"], ["test_integration_harbor.py"]),
     # Its requirements name every server and trainer; these are enough for its sandbox API.
-    ("nemo_gym", "3.13", NEMO_GYM.split(), ["nemo-gym==0.7.0"]),
-    ("verifiers", "3.12", ["verifiers==0.4.0"], []),
-    ("openenv", "3.12", ["openenv==0.10.0"], []),
-    ("ray", "3.11", ["ray==2.60.0", "cloudpickle"], []),
-    ("mcp", "3.11", ["mcp==2.3.0", "jsonschema"], []),
-    ("swe_rex", "3.11", ["swe-rex==1.4.0", "aiohttp", "requests"], []),
+    Adapter(
+        "nemo_gym",
+        "NeMo-Gym",
+        "3.13",
+        NEMO_GYM.split(),
+        ["test_integration_nemo_gym.py"],
+        bare=("nemo-gym==0.7.0",),
+    ),
+    Adapter(
+        "verifiers",
+        "verifiers (and prime-rl by it)",
+        "3.12",
+        ["verifiers==0.4.0"],
+        ["test_integration_verifiers.py"],
+    ),
+    Adapter(
+        "openenv",
+        "OpenEnv",
+        "3.12",
+        ["openenv==0.10.0"],
+        ["test_integration_openenv.py", "test_integration_openenv_server.py"],
+    ),
+    Adapter(
+        "inspect_ai",
+        "inspect_ai",
+        "3.11",
+        ["inspect-ai==0.3.285"],
+        ["test_integration_inspect_ai.py", "test_integrations.py"],
+        "inspect",
+    ),
+    Adapter("ares", "ARES", "3.12", ["martian-ares==0.1.0"], ["test_integrations.py"], "ares"),
+    Adapter(
+        "mini_swe",
+        "mini-swe-agent",
+        "3.11",
+        ["mini-swe-agent==2.4.6"],
+        ["test_integrations_mini_swe_agent.py"],
+    ),
+    Adapter(
+        "trl",
+        "TRL",
+        "3.11",
+        ["trl==1.16.0", "transformers", "torch", "jmespath"],
+        ["test_integration_trl.py", "test_integrations_trl.py"],
+    ),
+    Adapter(
+        "verl",
+        "verl",
+        "3.11",
+        ["verl[verl-core]==0.9.1", "torch", "cachetools"],
+        ["test_integration_verl.py"],
+    ),
+    Adapter(
+        "skyrl_gym",
+        "SkyRL (SkyRL-Gym)",
+        "3.11",
+        ["skyrl-gym==0.4.0"],
+        ["test_integration_skyrl_gym.py"],
+    ),
+    Adapter(
+        "smolagents",
+        "smolagents",
+        "3.11",
+        ["smolagents==1.26.0"],
+        ["test_integration_smolagents.py"],
+    ),
+    Adapter(
+        "ray",
+        "Ray",
+        "3.11",
+        ["ray==2.60.0", "cloudpickle"],
+        ["test_integration_ray.py"],
+    ),
+    Adapter(
+        "mcp", "MCP (the SDK)", "3.11", ["mcp==2.3.0", "jsonschema"], ["test_integration_mcp.py"]
+    ),
+    Adapter(
+        "swe_rex",
+        "SWE-ReX",
+        "3.11",
+        ["swe-rex==1.4.0", "aiohttp", "requests"],
+        ["test_integration_swe_rex.py"],
+    ),
 ]
 
 
@@ -70,19 +176,67 @@ def installed(python, name, packages, bare):
     return program
 
 
+def run(adapter, program):
+    """(passed, failed, skipped) of the adapter's tests."""
+    with tempfile.NamedTemporaryFile(suffix=".xml") as report:
+        words = [program, "-B", "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+        words += [f"--junitxml={report.name}", *(TESTS / test for test in adapter.tests)]
+        words += ["-k", adapter.only] if adapter.only else []
+        subprocess.run(words, cwd=ROOT)
+        try:
+            suite = ElementTree.parse(report.name).getroot().find("testsuite")
+        except ElementTree.ParseError:
+            return 0, 1, 0
+    total, skipped = int(suite.get("tests")), int(suite.get("skipped"))
+    failed = int(suite.get("failures")) + int(suite.get("errors"))
+    return total - failed - skipped, failed, skipped
+
+
+def write(rows):
+    """Puts rows into the page's table; those of adapters that were not run stay."""
+    text = PAGE.read_text()
+    before, rest = text.split(BEGIN)
+    old, after = rest.split(END)
+    table = dict(
+        (line.split("|")[1].strip(), line) for line in old.splitlines() if line.startswith("| ")
+    )
+    table.pop("framework", None)
+    table.update(rows)
+    head = "| framework | package | Python | checks passed | skipped |\n|---|---|---|---|---|"
+    PAGE.write_text(
+        "\n".join([before + BEGIN, "", head, *(table[name] for name in sorted(table, key=str.lower))])
+        + "\n\n"
+        + END
+        + after
+    )
+
+
 def main():
-    failed = []
-    for name, version, packages, bare in ADAPTERS:
-        python = find_python(version)
-        if python is None:
-            print(f"{name}: left out: needs Python {version}")
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("names", nargs="*", help="adapters to run; none: all")
+    parser.add_argument("--update", action="store_true", help="write docs/integrations.md")
+    options = parser.parse_args()
+    failed, rows = [], {}
+    for adapter in ADAPTERS:
+        if options.names and adapter.name not in options.names:
             continue
-        program = installed(python, name, packages, bare)
-        test = TESTS / f"test_integration_{name}.py"
-        words = [program, "-B", "-m", "pytest", "-q", "-p", "no:cacheprovider", test]
-        print(f"{name}: {' '.join(packages + bare)}, Python {version}", flush=True)
-        if subprocess.run(words, cwd=ROOT).returncode != 0:
-            failed.append(name)
+        python = find_python(adapter.python)
+        if python is None:
+            print(f"{adapter.name}: left out: needs Python {adapter.python}")
+            continue
+        program = installed(python, adapter.name, adapter.packages, list(adapter.bare))
+        package = (list(adapter.bare) or adapter.packages)[0]
+        print(f"{adapter.name}: {package}, Python {adapter.python}", flush=True)
+        passed, wrong, skipped = run(adapter, program)
+        if wrong:
+            failed.append(adapter.name)
+        name, _, version = package.partition("==")
+        counts = f"{passed} of {passed + wrong} | {skipped}"
+        rows[adapter.framework] = (
+            f"| {adapter.framework} | {name} {version} | {adapter.python} | {counts} |"
+        )
+    if options.update:
+        write(rows)
     if failed:
         print("failed:", ", ".join(failed))
     return 1 if failed else 0

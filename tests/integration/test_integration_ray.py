@@ -205,15 +205,23 @@ def test_nothing_is_left_of_a_killed_program(cluster):
     wait_until(lambda: not leftovers())
 
 
-def test_the_example_runs():
-    example = os.path.join(os.path.dirname(__file__), "../../examples/ray_rollouts.py")
-    environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
+EXAMPLES = [
+    ("ray_rollouts.py", ["--rollouts", "20"], "20 rollouts, mean reward 0.65"),
+    ("tutorials/ray_tree_search.py", [], "['+3', '*2', '*2', '+3', '+3']"),
+    ("tutorials/ray_simulator.py", ["--episodes", "100"], "100 episodes"),
+]
+
+
+@pytest.mark.parametrize("name, arguments, said", EXAMPLES)
+def test_an_example_runs(name, arguments, said):
+    example = os.path.join(os.path.dirname(__file__), "../../examples", name)
+    environment = {key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"}
     done = subprocess.run(
-        [sys.executable, example, "--rollouts", "20", "--address", "local"],
+        [sys.executable, example, *arguments],
         env=environment,
         capture_output=True,
         text=True,
         timeout=200,
     )
     assert done.returncode == 0, done.stderr[-2000:]
-    assert "20 rollouts, mean reward 0.65" in done.stdout and "20 clones" in done.stdout
+    assert said in done.stdout

@@ -282,7 +282,8 @@ def test_rllm_snapshots_of_a_private_engine():
 
 def test_rllm_snapshots_of_a_shared_engine(tmp_path):
     """Hooks that were pickled to other processes find the same snapshots."""
-    from rollbox.integrations.rllm import SnapshotHooks, _engines
+    from rollbox.integrations._common import _engines
+    from rollbox.integrations.rllm import SnapshotHooks
     socket = str(tmp_path / "engine")
     process = subprocess.Popen([str(BUILD / "rollbox-engine"), "--socket", socket])
     try:

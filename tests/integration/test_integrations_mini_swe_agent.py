@@ -105,6 +105,12 @@ def test_agent_submits():
     assert "Submitted" in example("mini_swe_agent_run.py")
 
 
+def test_the_tutorial_rewards_repairs_alone():
+    needs("minisweagent", "it is its agent that runs")
+    said = example("../tutorials/repository_agent.py")
+    assert "repairs: Submitted, reward 1.0\ngives up: Submitted, reward 0.0\n" in said
+
+
 def test_swebench_runner_gives_the_image():
     needs("minisweagent", "it is its runner")
     from minisweagent.run.benchmarks import swebench

@@ -56,7 +56,7 @@ def test_reset_goes_back_and_prepares_the_row():
 def test_tool_tells_how_a_command_ended():
     environment = EnvironmentFactory(policy=POLICY, timeout=0.5, max_text=100)()
     environment.reset()
-    assert environment.run_command("exit 3") == "\n[exit status 3]"
+    assert environment.run_command("exit 3") == "\n[status 3]"
     assert environment.run_command("echo begun; sleep 100") == "begun\n\n[killed: time-out]\n"
     assert "900 characters left out" in environment.run_command("printf %01000d 0")
 

@@ -81,7 +81,7 @@ def test_tool_keeps_its_state_in_one_rollout_only(tools, tmp_path):
 
     async def main():
         response, reward, metrics = await call(shell, a, command="echo kept >/tmp/f; exit 3")
-        assert response.text == "\n[exit status 3]" and reward == 0.0
+        assert response.text == "\n[status 3]" and reward == 0.0
         assert metrics["rollbox_exit_status"] == 3
         assert (await call(python, a, code="print(open('/tmp/f').read())"))[0].text == "kept\n\n"
         assert "No such file" in (await call(shell, b, command="cat /tmp/f"))[0].text

@@ -15,6 +15,8 @@ from .._core.policy import Policy
 from .._core.result import Outcome, Result
 from .._engine import Engine
 from .._sandbox import Sandbox
+from ..aio._sandbox import AsyncSandbox
+from ..aio._threads import run_in_thread
 
 EngineLike = Union[Engine, str, None]
 """An Engine, the socket of one, the address of a server, or None: this process's own engine."""
@@ -74,7 +76,7 @@ def remark_on(result: Result[Any]) -> str:
 def ending_of(result: Result[Any]) -> str:
     """What a tool's text says at its end: the limit, or the exit status unless it is 0."""
     status = status_of(result)
-    return remark_on(result) or (f"\n[exit status {status}]" if status != 0 else "")
+    return remark_on(result) or (f"\n[status {status}]" if status != 0 else "")
 
 
 def ended_by(result: Result[Any]) -> Optional[str]:
@@ -165,6 +167,23 @@ def engine_at(engine: EngineLike, token: Optional[str] = None) -> Optional[Engin
         return _engines[engine, token]
 
 
+def label(box: Sandbox, labels: Mapping[str, Any]) -> None:
+    """Puts a framework's labels on a sandbox: on its trajectory, and on a server's costs."""
+    if not labels:
+        return
+    made = {str(name): str(value) for name, value in labels.items()}
+    box.note({"labels": made})
+    remote = box._get_engine().remote
+    if remote is not None:
+        remote.ask("PATCH", f"/v1/sandboxes/{box.name}", {"labels": made})
+
+
+async def label_async(box: AsyncSandbox, labels: Mapping[str, Any]) -> None:
+    """As label, for asyncio."""
+    if labels:
+        await run_in_thread(label, box.sync, labels)
+
+
 class Source:
     """Where an adapter's sandboxes come from. Picklable if its engine is a path or an address.
 
@@ -175,8 +194,8 @@ class Source:
         setup: A line of shell to run once. Every sandbox begins as a fork of its result.
         engine: An Engine, a socket, the address of a server, or None: this process's engine.
         token: The server's token; without one, the content of $ROLLBOX_TOKEN_FILE.
-        labels: Names and values that say which rollout it is, for the sandbox's trajectory
-            and on the adapter's log lines.
+        labels: Names and values that say which rollout it is, for the sandbox's trajectory, for
+            a server's costs, and on the adapter's log lines.
         record: Where the trajectory goes, as for Sandbox; not with `setup`.
     """
 
@@ -217,7 +236,5 @@ class Source:
         else:
             box = Sandbox(self.policy, engine=engine, record=self.record)
             box._enter()
-        noted = {**self.labels, **{str(key): str(value) for key, value in (labels or {}).items()}}
-        if noted:
-            box.note({"labels": noted})
+        label(box, {**self.labels, **(labels or {})})
         return box

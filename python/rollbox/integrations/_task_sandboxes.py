@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Mapping, Sequence
-from typing import Any, Optional, Union
+from typing import Any, Optional
 
 from .. import images as store_images
 from .._core.errors import CommandNotFound, FeatureMissing
@@ -23,29 +23,10 @@ from ..aio._sandbox import AsyncSandbox
 from ..aio._threads import run_in_thread
 from ._common import HOST, policy_for
 
-EngineLike = Union[str, Engine, None]
-
 PUBLIC = ("*:1-65535", "0.0.0.0/0:1-65535", "[::/0]:1-65535")
 """Rules for the public Internet: TCP to every public address, and no private address."""
 
 _lock = threading.Lock()
-_engines: dict[tuple[str, Optional[str]], Engine] = {}
-
-
-def engine_of(engine: EngineLike, token: Optional[str] = None) -> Optional[Engine]:
-    """The engine at a socket or URL, opened once in this process; None: the shared one.
-
-    Args:
-        engine: An Engine, the path of a socket, or the URL of a server.
-        token: The server's token. Default: as of Engine.
-    """
-    if engine is None or isinstance(engine, Engine):
-        return engine
-    with _lock:
-        found = _engines.get((engine, token))
-        if found is None:
-            found = _engines[engine, token] = Engine(engine, token=token)
-        return found
 
 
 class _Setup:
@@ -61,7 +42,6 @@ def _after_fork() -> None:
     # Connections and sessions belong to the parent process.
     global _lock
     _lock = threading.Lock()
-    _engines.clear()
     _setups.clear()
 
 

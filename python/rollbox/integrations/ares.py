@@ -21,11 +21,13 @@ from .._core.errors import FeatureMissing, InvalidArgument
 from .._core.options import PolicyLike
 from .._core.policy import Policy
 from .._core.result import Outcome
-from .._engine import Engine
 from ..aio._sandbox import AsyncSandbox
 from ..aio._threads import run_in_thread
 from ._common import (
+    EngineLike,
+    engine_at,
     fork_of_setup,
+    label_async,
     one_stream,
     policy_for,
     remark_on,
@@ -46,11 +48,15 @@ class Container:
         name: Optional[str] = None,
         default_workdir: Optional[str] = None,
         setup: Optional[str] = None,
-        engine: Optional[Engine] = None,
+        engine: EngineLike = None,
+        token: Optional[str] = None,
+        labels: Optional[Mapping[str, Any]] = None,
+        record: Any = None,
     ) -> None:
         self.name = name
         self.default_workdir = default_workdir
-        self._policy, self._setup, self._engine = policy, setup, engine
+        self._policy, self._setup, self._engine, self._token = policy, setup, engine, token
+        self._labels, self._record = dict(labels or {}), record
         self._box: Optional[AsyncSandbox] = None
         self._env: dict[str, str] = {}
 
@@ -77,13 +83,15 @@ class Container:
         """
         await self.stop()
         self._env = dict(env or {})
+        engine = await run_in_thread(engine_at, self._engine, self._token)
         if self._setup is None:
-            box = AsyncSandbox(self._policy, engine=self._engine)
+            box = AsyncSandbox(self._policy, engine=engine, record=self._record)
         else:
             box = AsyncSandbox.of(
-                await run_in_thread(fork_of_setup, self._policy, self._setup, self._engine)
+                await run_in_thread(fork_of_setup, self._policy, self._setup, engine)
             )
         self._box = await box.__aenter__()
+        await label_async(box, {**self._labels, **({"container": self.name} if self.name else {})})
         if self.default_workdir is not None and not await box.exists(self.default_workdir):
             try:
                 await box.mkdir(self.default_workdir)
@@ -193,7 +201,10 @@ class ContainerFactory:
     policy: ClassVar[PolicyLike] = None
     images: ClassVar[Mapping[str, str]] = {}
     setup: ClassVar[Optional[str]] = None
-    engine: ClassVar[Optional[Engine]] = None
+    engine: ClassVar[EngineLike] = None
+    token: ClassVar[Optional[str]] = None
+    labels: ClassVar[Mapping[str, Any]] = {}
+    record: ClassVar[Any] = None
 
     @classmethod
     def configured(
@@ -202,7 +213,10 @@ class ContainerFactory:
         policy: PolicyLike = None,
         images: Optional[Mapping[str, str]] = None,
         setup: Optional[str] = None,
-        engine: Optional[Engine] = None,
+        engine: EngineLike = None,
+        token: Optional[str] = None,
+        labels: Optional[Mapping[str, Any]] = None,
+        record: Any = None,
     ) -> type[ContainerFactory]:
         """Makes a factory of its own.
 
@@ -211,16 +225,25 @@ class ContainerFactory:
             images: {ares' name: the store's}; "host" means the host's directories, "*" is for all
                 names that are not there.
             setup: A command to run once, whose result every container begins with.
-            engine: The engine; None: the one that this process shares.
+            engine: An Engine, a socket, the address of a server, or None: the engine that this
+                process shares.
+            token: The server's token; without one, the content of $ROLLBOX_TOKEN_FILE.
+            labels: Names and values for trajectories and for a server's costs.
+            record: Where trajectories go, as for Sandbox; not with `setup`.
 
         Returns:
             The class.
         """
-        return type(
-            "ContainerFactory",
-            (cls,),
-            {"policy": policy, "images": dict(images or {}), "setup": setup, "engine": engine},
-        )
+        chosen = {
+            "policy": policy,
+            "images": dict(images or {}),
+            "setup": setup,
+            "engine": engine,
+            "token": token,
+            "labels": dict(labels or {}),
+            "record": record,
+        }
+        return type("ContainerFactory", (cls,), chosen)
 
     @classmethod
     def from_image(
@@ -242,7 +265,14 @@ class ContainerFactory:
                 policy, resources.cpu, resources.memory, resources.disk, resources.gpu
             )
         return Container(
-            policy, name=name, default_workdir=default_workdir, setup=cls.setup, engine=cls.engine
+            policy,
+            name=name,
+            default_workdir=default_workdir,
+            setup=cls.setup,
+            engine=cls.engine,
+            token=cls.token,
+            labels=cls.labels,
+            record=cls.record,
         )
 
     @classmethod

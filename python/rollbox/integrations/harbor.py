@@ -39,11 +39,9 @@ from .._core.record import Record
 from .._core.remote import is_url
 from .._core.result import Outcome, Result
 from ..aio._sandbox import AsyncSandbox
-from ._common import remark_on, status_of
+from ._common import EngineLike, engine_at, label_async, remark_on, status_of
 from ._task_sandboxes import (
     PUBLIC,
-    EngineLike,
-    engine_of,
     exec_shell_async,
     open_box,
     policy_with_image,
@@ -252,7 +250,7 @@ class RollboxEnvironment(BaseEnvironment):
             RollboxError: As for Sandbox, build_image and images.pull.
         """
         await self.stop(delete=True)
-        engine = await asyncio.to_thread(engine_of, self._engine_given, self._token)
+        engine = await asyncio.to_thread(engine_at, self._engine_given, self._token)
         policy = self._policy_now()
         mapped = self._mapped_image()
         image = self.task_env_config.docker_image
@@ -277,7 +275,7 @@ class RollboxEnvironment(BaseEnvironment):
         box = self.sandbox
         if self._labels:
             self.logger.info("sandbox %s of %s: %s", box.name, self.session_id, self._labels)
-            await box.note({"labels": self._labels, "session_id": self.session_id})
+            await label_async(box, {**self._labels, "session_id": self.session_id})
         workdir = self.task_env_config.workdir
         if workdir and not await box.exists(workdir):
             await box.mkdir(workdir)

@@ -36,9 +36,11 @@ from .._core.errors import (
     RollboxError,
 )
 from .._core.policy import Policy
+from .._core.record import Record
 from .._core.result import Outcome
 from ..aio._sandbox import AsyncSandbox
-from ._common import policy_for, remark_on, status_of
+from ..aio._threads import run_in_thread
+from ._common import engine_at, label_async, policy_for, remark_on, status_of
 
 # Not in every version of inspect_ai.
 _UserUnsupported: Any = getattr(inspect_ai.util, "SandboxUserUnsupportedError", None)
@@ -52,6 +54,11 @@ class RollboxConfig(BaseModel):
         policy: Keys of docs/reference/policy.md.
         image: An image of the store; None or "host": the host's directories.
         setup: A line of shell to run once per task.
+        engine: The socket of an engine or the address of a server; None: this process's engine.
+            The server's token is the content of the file that $ROLLBOX_TOKEN_FILE names.
+        labels: Names and values for the trajectory and for a server's costs; the name of the task
+            and the sample's metadata are labels, too.
+        record: A path for the trajectory; {name} in it is the sandbox's name. Not with setup.
     """
 
     model_config = {"frozen": True}
@@ -59,6 +66,13 @@ class RollboxConfig(BaseModel):
     policy: dict[str, Any] = {}
     image: Optional[str] = None
     setup: Optional[str] = None
+    engine: Optional[str] = None
+    labels: dict[str, str] = {}
+    record: Optional[str] = None
+
+    def __hash__(self) -> int:
+        """inspect_ai keeps configurations in sets."""
+        return hash(self.model_dump_json())
 
 
 def _config(config: Any) -> RollboxConfig:
@@ -91,7 +105,10 @@ class RollboxSandboxEnvironment(SandboxEnvironment):
 
     @classmethod
     async def _make(cls, config: RollboxConfig) -> AsyncSandbox:
-        box = AsyncSandbox(policy_for(config.policy, config.image, {}))
+        engine = await run_in_thread(engine_at, config.engine)
+        record = None if config.record is None else Record(config.record)
+        policy = policy_for(config.policy, config.image, {})
+        box = AsyncSandbox(policy, engine=engine, record=record)
         try:
             await box.__aenter__()
             if config.setup:
@@ -120,6 +137,7 @@ class RollboxSandboxEnvironment(SandboxEnvironment):
             box = (await template.fork(1))[0]
         else:
             box = await cls._make(given)
+        await label_async(box, {**metadata, **given.labels, "task": task_name})
         return {"default": cls(box)}
 
     @classmethod
@@ -198,6 +216,10 @@ class RollboxSandboxEnvironment(SandboxEnvironment):
             if _UserUnsupported is not None:
                 raise _UserUnsupported(message) from problem
             return ExecResult(False, 126, "", message + "\n")
+        except InvalidArgument as problem:
+            if user is None or not str(problem).startswith("user"):
+                raise
+            return ExecResult(False, 126, "", f"cannot run as user {user}: {problem}\n")
         except (EngineLost, NotFound) as problem:
             raise (_Unavailable or RuntimeError)(str(problem)) from problem
         if result.outcome is Outcome.TIMEOUT:
@@ -245,8 +267,15 @@ class RollboxSandboxEnvironment(SandboxEnvironment):
     async def read_file(self, file: str, text: Literal[False]) -> bytes: ...
 
     async def read_file(self, file: str, text: bool = True) -> Union[str, bytes]:
-        """Reads a file, as text or bytes."""
+        """Reads a file, as text or bytes.
+
+        One that nobody may read is refused, also where the sandbox's root could read it.
+        """
         try:
+            if self.box.policy.users == "many":
+                found = await self.box.stat(self._path(file))
+                if not found.is_dir and not found.mode & 0o444:
+                    raise PermissionError(errno.EACCES, "is not readable", file)
             data = await self.box.read_file(
                 self._path(file), SandboxEnvironmentLimits.MAX_READ_FILE_SIZE
             )

@@ -36,10 +36,8 @@ from .._core.record import Record
 from .._core.result import Outcome, Result
 from ..aio._process import AsyncProcess, AsyncReader
 from ..aio._sandbox import AsyncSandbox
-from ._common import remark_on, status_of
+from ._common import EngineLike, engine_at, label_async, remark_on, status_of
 from ._task_sandboxes import (
-    EngineLike,
-    engine_of,
     exec_shell_async,
     open_box,
     policy_with_image,
@@ -149,7 +147,7 @@ class RollboxProvider:
         return Policy().replace(**keys)
 
     async def _make(self, spec: SandboxSpec) -> SandboxHandle:
-        engine = await asyncio.to_thread(engine_of, self._engine_given, self._token)
+        engine = await asyncio.to_thread(engine_at, self._engine_given, self._token)
         policy = self._policy_of(spec)
         policy = await policy_with_image(policy, spec.image or self._image, self._images, engine)
         setup = spec.provider_options.get("setup", self._setup)
@@ -163,7 +161,7 @@ class RollboxProvider:
             labels = {**self._labels, **spec.metadata}
             if labels:
                 _log.info("sandbox %s: %s", box.name, labels)
-                await box.note({"labels": labels})
+                await label_async(box, labels)
             if spec.workdir and not await box.exists(spec.workdir):
                 await box.mkdir(spec.workdir)
             if spec.entrypoint:
@@ -318,7 +316,7 @@ class RollboxProvider:
         Raises:
             SandboxCreateError: There is no such sandbox.
         """
-        engine = await asyncio.to_thread(engine_of, descriptor["engine"], self._token)
+        engine = await asyncio.to_thread(engine_at, descriptor["engine"], self._token)
         try:
             box: AsyncSandbox[Any] = await AsyncSandbox.open(descriptor["name"], engine=engine)
         except NotFound as problem:

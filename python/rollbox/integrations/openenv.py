@@ -21,8 +21,7 @@ from .._core.policy import Policy
 from .._core.record import Record
 from .._process import Process
 from .._sandbox import Sandbox
-from ._common import policy_for
-from ._task_sandboxes import EngineLike, engine_of
+from ._common import EngineLike, engine_at, label, policy_for
 
 _LOG_BYTES = 2000
 
@@ -93,7 +92,7 @@ class RollboxProvider(ContainerProvider):
     def _start(
         self, image: str, port: int, env: dict[str, str], cmd: Optional[Sequence[str]]
     ) -> str:
-        engine = engine_of(self._engine_given, self._token)
+        engine = engine_at(self._engine_given, self._token)
         keys: dict[str, Any] = {"users": "many", "max_processes": 2048, "publish": [port]}
         policy = Policy().replace(**{**keys, **self._policy.to_dict()})
         policy = policy_for(policy, image, self._images)
@@ -107,8 +106,7 @@ class RollboxProvider(ContainerProvider):
             raise RuntimeError(f"{image} names no command that is known here; give cmd")
         record = None if self._record is None else Record(self._record)
         box = self._box = Sandbox(policy, engine=engine, record=record)
-        if self._labels:
-            box.note({"labels": self._labels})
+        label(box, self._labels)
         self._server = box.spawn(list(cmd), env=env, stdin=b"")
         url = box.url(port)
         return (url if "://" in url else f"http://{url}").rstrip("/")

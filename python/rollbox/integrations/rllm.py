@@ -22,20 +22,14 @@ from .._core.options import PolicyLike
 from .._core.result import Outcome
 from .._engine import Engine, default_engine
 from .._sandbox import Sandbox
-from ._common import HOST, policy_for, remark_on, status_of
+from ._common import HOST, EngineLike, engine_at, label, policy_for, remark_on, status_of
 
 _log = logging.getLogger(__name__)
-_engines: dict[tuple[int, str], Engine] = {}
 
 
-def _engine(socket: Optional[str]) -> Engine:
-    """One connection a process and socket."""
-    if socket is None:
-        return default_engine()
-    key = (os.getpid(), os.fspath(socket))
-    if key not in _engines:
-        _engines[key] = Engine(socket)
-    return _engines[key]
+def _engine(engine: EngineLike, token: Optional[str] = None) -> Engine:
+    """The engine, which each process opens once."""
+    return engine_at(engine, token) or default_engine()
 
 
 def _snapshot_not_found() -> Any:
@@ -70,8 +64,11 @@ class RollboxSandbox:
         policy: PolicyLike = None,
         images: Optional[Mapping[str, str]] = None,
         snapshot: Optional[str] = None,
-        socket: Optional[str] = None,
+        socket: EngineLike = None,
         workdir: Optional[str] = None,
+        token: Optional[str] = None,
+        labels: Optional[Mapping[str, Any]] = None,
+        record: Any = None,
     ) -> None:
         """Makes the sandbox.
 
@@ -81,17 +78,22 @@ class RollboxSandbox:
             policy: The policy.
             images: {rLLM's name: the store's}.
             snapshot: The ref of a snapshot to begin from, in place of an image.
-            socket: The socket of a shared engine; None: this process's private engine.
+            socket: The socket of a shared engine, or the address of a server; None: this process's
+                private engine.
             workdir: The working directory; None: the policy's, else /tmp.
+            token: The server's token; without one, the content of $ROLLBOX_TOKEN_FILE.
+            labels: Names and values for the trajectory and for a server's costs.
+            record: Where the trajectory goes, as for Sandbox; not with `snapshot`.
 
         Raises:
             SnapshotNotFound: The snapshot is gone (rLLM's exception).
         """
         self.name = name
         self.baked_install = ""
-        engine = _engine(socket)
+        engine = _engine(socket, token)
         if snapshot is None:
-            self._box = Sandbox(policy_for(policy, image, images or {}), engine=engine)
+            made = policy_for(policy, image, images or {})
+            self._box = Sandbox(made, engine=engine, record=record)
             self._box._enter()
         else:
             try:
@@ -99,6 +101,7 @@ class RollboxSandbox:
             except NotFound as problem:
                 raise _snapshot_not_found()(f"snapshot {snapshot}: {problem}") from problem
         self._workdir = workdir or self._box.policy.cwd or "/tmp"
+        label(self._box, {**(labels or {}), "name": name})
 
     @property
     def sandbox(self) -> Sandbox:
@@ -205,7 +208,8 @@ class SnapshotHooks:
     Picklable if `setup` and `image` are.
 
     Args:
-        socket: The socket of a shared engine; None: this process's private engine.
+        socket: The socket of a shared engine, or the address of a server; None: this process's
+            private engine.
         policy: The policy.
         images: {rLLM's name: the store's}.
         setup: setup(task) returns the shell commands that make a task's environment; None: none.
@@ -214,7 +218,7 @@ class SnapshotHooks:
 
     def __init__(
         self,
-        socket: Optional[str] = None,
+        socket: EngineLike = None,
         *,
         policy: PolicyLike = None,
         images: Optional[Mapping[str, str]] = None,

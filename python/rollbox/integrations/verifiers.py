@@ -29,8 +29,8 @@ from .._core.record import Record
 from .._core.result import Outcome, Result
 from ..aio._process import AsyncProcess, AsyncReader
 from ..aio._sandbox import AsyncSandbox
-from ._common import HOST, remark_on, status_of
-from ._task_sandboxes import PUBLIC, EngineLike, engine_of, open_box, policy_with_image
+from ._common import HOST, EngineLike, engine_at, label_async, remark_on, status_of
+from ._task_sandboxes import PUBLIC, open_box, policy_with_image
 
 HOST_NAME = "host.rollbox.internal"
 """The name in a sandbox for the machine that runs verifiers."""
@@ -117,7 +117,7 @@ class RollboxRuntime(Runtime):
             SandboxError: It cannot be made; the cause is the rollbox error.
         """
         with _as_sandbox_error():
-            engine = await asyncio.to_thread(engine_of, self._engine_given, self._token)
+            engine = await asyncio.to_thread(engine_at, self._engine_given, self._token)
             keys: dict[str, Any] = {"users": "many", "max_processes": 2048}
             given = self._given.to_dict()
             if not {"net", "net_allow", "net_allow_hosts"} & given.keys():
@@ -129,8 +129,7 @@ class RollboxRuntime(Runtime):
             box = self._box = await open_box(policy, self._setup, engine, record)
             register(self)
             self.info.id = box.name
-            if self._labels:
-                await box.note({"labels": self._labels})
+            await label_async(box, self._labels)
             if self.config.workdir and not await box.exists(self.config.workdir):
                 await box.mkdir(self.config.workdir)
 

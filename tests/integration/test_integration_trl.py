@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: Apache-2.0
+"""rollbox.integrations.trl with TRL's own trainer, on a tiny model with random weights."""
+
+import importlib.util
+import os
+import sys
+
+import pytest
+
+if importlib.util.find_spec("trl") is None or importlib.util.find_spec("torch") is None:
+    pytest.skip("needs trl: its trainer does the steps (make integrations)", allow_module_level=True)
+
+os.environ |= {
+    "HF_HUB_OFFLINE": "1",
+    "CUDA_VISIBLE_DEVICES": "",
+    "TRL_EXPERIMENTAL_SILENCE": "1",
+    "WANDB_DISABLED": "true",
+}
+sys.path.insert(0, os.path.join(os.path.dirname(__file__), "../../examples/tutorials"))
+
+import grpo_code_reward as tutorial  # noqa: E402
+
+
+def test_the_trainer_learns_from_rewards_of_programs(tmp_path):
+    history = tutorial.train(steps=2, output=str(tmp_path))
+    assert len(history) == 2 and all("reward" in row for row in history), history
+
+
+def test_the_trainer_drives_pooled_environments(tmp_path):
+    history = tutorial.train_with_tools(steps=1, output=str(tmp_path))
+    assert len(history) == 1 and "reward" in history[0], history
