@@ -58,6 +58,7 @@ from ._core.request import (
     full_user,
 )
 from ._core.result import Result
+from ._core.schedule import patiently
 from ._engine import Engine, default_engine
 from ._files import SessionFiles, decode_name
 from ._process import Process, Pty, Stream, finish_result
@@ -143,7 +144,8 @@ class Session(SessionFiles):
             **{**self._plan, "name": None if name is None else name.encode("utf-8", "replace")},
         )
         engine = self._get_engine()
-        return create_handle(engine.remote, engine, self._policy.to_json(), options)
+        policy = self._policy.to_json()
+        return patiently(lambda: create_handle(engine.remote, engine, policy, options))
 
     def _create(self) -> Handle:
         """A new sandbox, recorded if it is to be."""
@@ -734,7 +736,8 @@ class Session(SessionFiles):
             if record is False
             else Record.of(record, rules_of=self._record)
         )
-        forks = self._adopt(self._session().fork(snapshot_id(snapshot), n, options), kept)
+        handle, id = self._session(), snapshot_id(snapshot)
+        forks = self._adopt(patiently(lambda: handle.fork(id, n, options)), kept)
         if kept is not None:
             for fork in forks:
                 fork._session().record(kept, child=record is True)

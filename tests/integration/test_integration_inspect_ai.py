@@ -9,10 +9,9 @@ import subprocess
 
 import built_images
 import pytest
+from adapters import example, own_engine, own_server
 from archives import busybox, entry, layer
 from built_images import Builds, base, base_config
-from adapters import example
-from harness import until
 
 if importlib.util.find_spec("inspect_ai") is None:
     pytest.skip(
@@ -99,14 +98,10 @@ def test_every_check_of_its_suite_passes_with_many_users():
 
 
 @pytest.fixture
-def engine(tmp_path):
+def engine():
     """A shared engine, by its socket."""
-    path = tmp_path / "engine"
-    server = subprocess.Popen(["rollbox", "engine", "start", "--socket", path])
-    until(path.exists)
-    yield str(path)
-    server.terminate()
-    server.wait()
+    with own_engine() as (path, _):
+        yield path
 
 
 def test_the_tutorial_tells_time_outs_from_right_answers():
@@ -148,3 +143,18 @@ def test_a_lost_engine_is_not_a_result(engine):
         await Environment.sample_cleanup("task", config, environments, True)
 
     asyncio.run(main())
+
+
+def test_a_sample_of_a_server_has_its_labels():
+    async def main(url):
+        config = RollboxConfig(engine=url, labels={"run": "7"}, policy={"max_memory": "64M"})
+        environments = await Environment.sample_init("task", config, {})
+        assert (await environments["default"].exec(["echo", "there"])).stdout == "there\n"
+        (row,) = rollbox.Engine(url).sandboxes()
+        assert row["labels"] == {"run": "7", "task": "task"}
+        with pytest.raises(TimeoutError):
+            await environments["default"].exec(["sleep", "60"], timeout=1)
+        await Environment.sample_cleanup("task", config, environments, False)
+
+    with own_server() as url:
+        asyncio.run(main(url))

@@ -8,6 +8,7 @@ import signal
 import threading
 
 import pytest
+from adapters import own_server
 
 if importlib.util.find_spec("openenv") is None:
     pytest.skip(
@@ -75,3 +76,11 @@ def test_a_lost_engine_is_an_error_of_the_client():
             os.kill(engine.pid, signal.SIGKILL)
             with pytest.raises(Exception, match="engine_lost|not_found"):
                 client.step({"command": "true"})
+
+
+def test_environments_of_a_server():
+    with own_server() as address, served(engine=address, setup="echo x > /tmp/f") as url:
+        with GenericEnvClient(base_url=url).sync() as client:
+            for _ in range(2):
+                client.reset()
+                assert client.step({"command": "cat /tmp/f"}).observation["stdout"] == "x\n"

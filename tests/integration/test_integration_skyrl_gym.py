@@ -7,6 +7,7 @@ import os
 import signal
 
 import pytest
+from adapters import own_server
 
 if importlib.util.find_spec("skyrl_gym") is None:
     pytest.skip(
@@ -77,3 +78,13 @@ def test_a_lost_engine_is_no_reward(tmp_path):
             env.step("Done.")
         env.close()
         env.close()
+
+
+def test_an_episode_of_a_server():
+    with own_server() as url:
+        with made({"engine": url, "labels": {"group": 3}, "reward": "test -f /tmp/f"}) as env:
+            env.init(PROMPT)
+            (row,) = rollbox.Engine(url).sandboxes()
+            assert row["labels"] == {"group": "3"}
+            env.step("```bash\ntouch /tmp/f\n```")
+            assert env.step("Done.")["reward"] == 1.0

@@ -6,6 +6,7 @@ import os
 import signal
 
 import pytest
+from adapters import own_server
 from harness import processes, until
 
 if importlib.util.find_spec("smolagents") is None:
@@ -119,3 +120,12 @@ def test_cleanup_ends_the_sandbox():
     executor.cleanup()
     executor.cleanup()
     until(lambda: not processes("sleep", "86389.11"))
+
+
+def test_an_executor_of_a_server():
+    with own_server() as url:
+        with RollboxExecutor(POLICY, engine=url, labels={"episode": 1}) as executor:
+            executor("x = 20")
+            assert executor("print('there'); x + 1").output == 21
+            (row,) = rollbox.Engine(url).sandboxes()
+            assert row["labels"] == {"episode": "1"}

@@ -2,6 +2,8 @@
 """Adapters to frameworks, with the real packages where they are installed (`make integrations` installs them)."""
 
 import asyncio
+import concurrent.futures
+import contextlib
 import importlib
 import importlib.metadata
 import importlib.util
@@ -11,13 +13,15 @@ import os
 import pickle
 import subprocess
 import sys
+import threading
 import types
 
 import pytest
 
 from rollbox import EngineLost, FeatureMissing, Policy, RollboxError
 from rollbox.integrations import _common
-from harness import BUILD, DEADLINE, serves
+from adapters import own_server
+from harness import BUILD, DEADLINE, processes, serves, until
 
 INSPECT_EXCEPTIONS = {
     # adduser as root of the sandbox, then whoami as the new user: a sandbox has the one user of its
@@ -321,3 +325,57 @@ def test_rllm_snapshots_of_a_shared_engine(tmp_path):
         _engines.clear()
         process.terminate()
         process.wait()
+
+
+@pytest.mark.parametrize("served", [False, True])
+def test_five_hundred_episodes_begin_at_once(served):
+    """An engine that has more to make than it takes in makes its callers wait; it refuses none."""
+    from rollbox.integrations.rllm import RollboxSandbox
+
+    episodes = 500
+    begun = threading.Barrier(episodes)
+
+    def episode(number, engine):
+        options = {"policy": {"max_memory": "64M"}, "socket": engine, "labels": {"number": number}}
+        try:
+            with RollboxSandbox(f"task-{number}", **options) as box:
+                begun.wait(DEADLINE)
+                return box.exec(f"echo {number}", timeout=DEADLINE)
+        except Exception:
+            begun.abort()
+            raise
+
+    with own_server() if served else contextlib.nullcontext() as engine:
+        with concurrent.futures.ThreadPoolExecutor(episodes) as pool:
+            said = list(pool.map(lambda number: episode(number, engine), range(episodes)))
+    assert said == [f"{number}\n" for number in range(episodes)]
+
+
+def test_rllm_sandbox_of_a_server_has_its_labels():
+    from rollbox import Engine
+    from rollbox.integrations.rllm import RollboxSandbox
+
+    with own_server() as url:
+        with RollboxSandbox("task-9", socket=url, labels={"episode": 4}) as box:
+            assert box.exec("echo there") == "there\n"
+            (row,) = Engine(url).sandboxes()
+            assert row["labels"] == {"episode": "4", "name": "task-9"}
+
+
+KILLED = """
+import sys
+from rollbox.integrations.rllm import RollboxSandbox
+box = RollboxSandbox("killed")
+box.start_agent_process("exec sleep 86388.5", 1)
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_nothing_is_left_of_a_framework_that_is_killed():
+    program = subprocess.Popen([sys.executable, "-c", KILLED], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    with program:
+        assert program.stdout.readline() == b"ready\n"
+        until(lambda: processes("sleep", "86388.5"))
+        program.kill()
+    until(lambda: not processes("sleep", "86388.5"))

@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import random
 import sys
 import time
 from collections.abc import Iterator, Sized
-from typing import Any, Optional, TypeVar
+from typing import Any, Callable, Optional, TypeVar
 
 from .errors import (
     EngineLost,
@@ -26,6 +28,9 @@ _Row = TypeVar("_Row")
 _RETRIED = (EngineLost, EngineStartFailed, HostOutOfMemory, ResourceExhausted, SetupFailed)
 """Errors that say nothing of the job and may not be there the next time."""
 
+_BUSY = f"the sandbox cannot be made: {os.strerror(errno.EAGAIN)}"
+_PATIENCE_S = 60
+
 
 def retry_delay(error: Optional[RollboxError], attempts: int, retries: int) -> Optional[float]:
     """Seconds before the next attempt after so many; None: that was the last.
@@ -35,6 +40,22 @@ def retry_delay(error: Optional[RollboxError], attempts: int, retries: int) -> O
     if not isinstance(error, _RETRIED) or attempts > retries:
         return None
     return 0.0 if isinstance(error, EngineLost) else min(0.05 * 2 ** (attempts - 1), 2.0)
+
+
+def patiently(make: Callable[[], _Row]) -> _Row:
+    """Makes sandboxes, and waits while the engine has more to make than it can take in.
+
+    Hundreds of clients that begin at the same moment are no failure of the host.
+    """
+    until, pause = time.monotonic() + _PATIENCE_S, 0.01
+    while True:
+        try:
+            return make()
+        except ResourceExhausted as error:
+            if _BUSY not in error.message or time.monotonic() > until:
+                raise
+        time.sleep(pause * random.uniform(0.5, 1.5))
+        pause = min(2 * pause, 0.2)
 
 
 def check_concurrency(concurrency: Optional[int]) -> int:
