@@ -9,6 +9,8 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "policy/policy.h"
+#include "serve/ceilings.h"
+#include "serve/engine_link.h"
 
 static uint64_t processors(void) {
     static long n;
@@ -49,13 +51,238 @@ static struct amounts limits_of_defaults(void) {
     return limits;
 }
 
+/* ---- the queue ---- */
+
+#define FRESH_NS (INT64_C(30) * 1000000)
+#define FRESH_LEAST 3u /* an engine begins one while others wait for the kernel */
+#define QUEUED_MAX 10000u
+#define KEPT_FOR_OTHERS (UINT64_C(512) << 20) /* what an engine may keep for its other clients */
+#define COST_BYTES (UINT64_C(256) << 20)      /* memory that costs as much as another start */
+#define COST_MAX_MS 60000.0
+#define MEAN_OF 16.0
+#define LOOK_NS (INT64_C(250) * 1000000)
+#define QUEUE_TIMEOUT_MS INT64_C(60000)
+#define QUEUE_TIMEOUT_MAX_MS (INT64_C(86400) * 1000)
+
+static struct server *the_server;
+static struct list fresh; /* struct exchange.of_fresh, the oldest first */
+static unsigned n_fresh;
+static struct loop_timer fresh_timer, look_timer;
+static struct loop_task turn_task;
+
+static unsigned fresh_max(void) {
+    return (unsigned)MAX(processors() + 1, (uint64_t)FRESH_LEAST);
+}
+
+static bool read_turn(struct exchange *exchange) {
+    static const char *const names[] = { "high", "normal", "low" };
+    const char *priority = "normal";
+    int64_t timeout_ms = QUEUE_TIMEOUT_MS;
+
+    fair_item_init(&exchange->turn.item);
+    if (!exchange_string(exchange, "priority", &priority) ||
+        !exchange_integer(exchange, "queue_timeout_ms", 1, QUEUE_TIMEOUT_MAX_MS, &timeout_ms))
+        return false;
+    exchange->turn.timeout_ns = timeout_ms * 1000000;
+    for (size_t i = 0; i < ARRAY_SIZE(names); i++)
+        if (!strcmp(names[i], priority)) {
+            exchange->turn.item.priority = (enum fair_priority)i;
+            return true;
+        }
+    exchange_problem(exchange, 400, "invalid_argument", "priority must be high, normal or low");
+    return false;
+}
+
+static struct exchange *exchange_of(const struct fair_item *item) {
+    return container_of(item, struct exchange, turn.item);
+}
+
+/* An engine begins one run however large it is, if it has no other one. */
+static bool engine_has_room(const struct engine_link *link, uint64_t memory) {
+    const uint64_t budget = link->memory_budget, kept = MIN(budget / 8, KEPT_FOR_OTHERS);
+
+    return !budget || !link->memory_started || link->memory_started + memory <= budget - kept;
+}
+
+static bool fits(const struct fair_item *item, void *data) {
+    const struct exchange *exchange = exchange_of(item);
+
+    (void)data;
+    if (exchange->waits &&
+        !quota_has_room(&exchange->quotas, &exchange->tenant->use, &exchange->share))
+        return false;
+    return !exchange->turn.is_run ||
+           engine_has_room(exchange->link, exchange->share.of[QUOTA_MEMORY]);
+}
+
+static void run_turns(struct loop_task *task);
+
+static void schedule(struct server *server) {
+    if (server->queue.n)
+        loop_defer(server->loop, &turn_task, run_turns);
+}
+
+static void on_fresh(struct loop_timer *timer);
+
+static void watch_fresh(struct server *server) {
+    if (!list_empty(&fresh))
+        (void)loop_timer_set(server->loop, &fresh_timer,
+            container_of(fresh.next, struct exchange, turn.of_fresh)->turn.started_ns + FRESH_NS,
+            on_fresh);
+}
+
+static void leave_fresh(struct exchange *exchange) {
+    if (list_empty(&exchange->turn.of_fresh))
+        return;
+    list_remove(&exchange->turn.of_fresh);
+    n_fresh--;
+}
+
+static void on_fresh(struct loop_timer *timer) {
+    int64_t now = clock_now_ns();
+
+    (void)timer;
+    while (!list_empty(&fresh)) {
+        struct exchange *first = container_of(fresh.next, struct exchange, turn.of_fresh);
+
+        if (first->turn.started_ns + FRESH_NS > now)
+            break;
+        leave_fresh(first);
+    }
+    watch_fresh(the_server);
+    schedule(the_server);
+}
+
+/* Runs cost their tenant what its runs took until now, and their memory. */
+static uint64_t cost_of(const struct exchange *exchange) {
+    double ms = exchange->turn.is_run ? MIN(exchange->tenant->mean_ms, COST_MAX_MS) : 1;
+
+    return (uint64_t)((1 + ms) * (double)(1 + exchange->share.of[QUOTA_MEMORY] / COST_BYTES));
+}
+
+static void begin(struct exchange *exchange) {
+    exchange->turn.started_ns = clock_now_ns();
+    exchange->tenant->waited_ns +=
+        (uint64_t)(exchange->turn.started_ns - exchange->turn.item.since_ns);
+    exchange->tenant->n_started++;
+    if (exchange->waits) {
+        quota_take_levels(&exchange->tenant->use, &exchange->share);
+        exchange->held = quota_times(&exchange->share, 1);
+    }
+    if (exchange->turn.is_run) {
+        exchange->counts_running = true;
+        exchange->link->memory_started += exchange->share.of[QUOTA_MEMORY];
+    }
+    exchange->turn.has_started = true;
+    list_add_tail(&fresh, &exchange->turn.of_fresh);
+    if (n_fresh++ == 0)
+        watch_fresh(exchange->server);
+    exchange->prepared(exchange, exchange->turn.plan);
+}
+
+static void end_start(struct exchange *exchange) {
+    struct tenant *tenant = exchange->tenant;
+
+    if (!exchange->turn.has_started)
+        return;
+    exchange->turn.has_started = false;
+    leave_fresh(exchange);
+    if (!exchange->turn.is_run)
+        return;
+    exchange->link->memory_started -= exchange->share.of[QUOTA_MEMORY];
+    double ms = (double)(clock_now_ns() - exchange->turn.started_ns) / 1e6;
+    tenant->mean_ms += (ms - tenant->mean_ms) / MEAN_OF;
+}
+
+static void run_turns(struct loop_task *task) {
+    struct server *server = the_server;
+    struct fair_item *item;
+
+    (void)task;
+    while (n_fresh < fresh_max() &&
+           (item = fair_queue_next(&server->queue, clock_now_ns(), fits, NULL)))
+        begin(exchange_of(item));
+}
+
+/* The first of the queue that has waited for too long; NULL: none. */
+static struct exchange *overdue(struct server *server, int64_t now) {
+    list_for_each(turn, &server->queue.turns) {
+        const struct fair_tenant *tenant = container_of(turn, struct fair_tenant, in_turns);
+
+        for (size_t i = 0; i < FAIR_PRIORITIES; i++)
+            list_for_each(node, &tenant->items[i]) {
+                struct exchange *exchange = exchange_of(container_of(node, struct fair_item, node));
+
+                if (now - exchange->turn.item.since_ns > exchange->turn.timeout_ns)
+                    return exchange;
+            }
+    }
+    return NULL;
+}
+
+static void on_look(struct loop_timer *timer) {
+    struct server *server = the_server;
+    struct exchange *exchange;
+
+    while ((exchange = overdue(server, clock_now_ns()))) {
+        fair_queue_leave(&server->queue, &exchange->turn.item);
+        exchange->tenant->use.refused.of[QUOTA_QUEUED]++;
+        exchange_problem(exchange, 503, "queue_timeout",
+            "the request has waited for %lld ms (queue_timeout_ms), and the server is still full; "
+            "try again later",
+            (long long)(exchange->turn.timeout_ns / 1000000));
+    }
+    if (server->queue.n) {
+        run_turns(NULL);
+        (void)loop_timer_set(server->loop, timer, clock_now_ns() + LOOK_NS, on_look);
+    }
+}
+
+void admission_enter(struct exchange *exchange, struct rollbox_plan *plan) {
+    struct server *server = exchange->server;
+    struct tenant *tenant = exchange->tenant;
+    const struct tenant_rules *rules = tokens_tenant(&server->tokens, tenant->name);
+    uint64_t most = exchange->quotas.of[QUOTA_QUEUED];
+
+    exchange->turn.plan = plan;
+    exchange->turn.item.since_ns = clock_now_ns();
+    exchange->turn.item.cost = cost_of(exchange);
+    exchange->turn.item.size = exchange->share.of[QUOTA_MEMORY];
+    tenant->turns.weight = rules ? rules->weight : 1;
+    if (!server->queue.n && n_fresh < fresh_max() && fits(&exchange->turn.item, NULL)) {
+        begin(exchange);
+        return;
+    }
+    if (!exchange->waits && tenant->turns.n >= most) {
+        tenant->use.refused.of[QUOTA_QUEUED]++;
+        exchange_over(exchange, &(struct quota_verdict){ QUOTA_QUEUED, tenant->turns.n, most, 1 });
+        return;
+    }
+    if (server->queue.n >= QUEUED_MAX) {
+        tenant->use.refused.of[QUOTA_QUEUED]++;
+        exchange_full(exchange, server->queue.n, QUEUED_MAX);
+        return;
+    }
+    fair_queue_add(&server->queue, &tenant->turns, &exchange->turn.item);
+    if (server->queue.n == 1)
+        (void)loop_timer_set(server->loop, &look_timer, clock_now_ns() + LOOK_NS, on_look);
+    schedule(server);
+}
+
+void admission_start(struct server *server) {
+    the_server = server;
+    list_init(&fresh);
+    list_init(&turn_task.node);
+    fair_queue_init(&server->queue);
+}
+
 /* ---- starts of the day, which outlive the server ---- */
 
 /* Between two lines of the journal: what a server that is killed forgets. */
 #define KEEP_NS (INT64_C(1000) * 1000000)
 
 static struct loop_timer keep_timer;
-static struct server *the_server;
+static bool is_keeping;
 
 static void keep_starts(struct journal *journal, struct tenant *tenant) {
     tenant->keeps_starts = false;
@@ -72,7 +299,7 @@ static void on_keep(struct loop_timer *timer) {
         if (tenant->keeps_starts)
             keep_starts(the_server->journal, tenant);
     }
-    the_server = NULL;
+    is_keeping = false;
 }
 
 static void note_starts(struct exchange *exchange) {
@@ -81,9 +308,9 @@ static void note_starts(struct exchange *exchange) {
     if (!server->journal)
         return;
     exchange->tenant->keeps_starts = true;
-    if (!the_server &&
-        loop_timer_set(server->loop, &keep_timer, clock_now_ns() + KEEP_NS, on_keep) >= 0)
-        the_server = server;
+    if (!is_keeping)
+        is_keeping =
+            loop_timer_set(server->loop, &keep_timer, clock_now_ns() + KEEP_NS, on_keep) >= 0;
 }
 
 bool admission_replay(struct server *server, const char *kind, const json_t *line) {
@@ -112,7 +339,18 @@ void admission_dump(struct server *server, struct journal *journal) {
 /* ---- taking ---- */
 
 static void release(struct exchange *exchange) {
+    fair_queue_leave(&exchange->server->queue, &exchange->turn.item);
+    end_start(exchange);
     quota_give_back(&exchange->tenant->use, &exchange->held);
+    schedule(exchange->server);
+}
+
+static void hold(struct exchange *exchange) {
+    if (!exchange->release) {
+        list_init(&exchange->turn.of_fresh);
+        list_init(&exchange->turn.item.node);
+    }
+    exchange->release = release;
 }
 
 static bool take(struct exchange *exchange, unsigned n) {
@@ -121,11 +359,12 @@ static bool take(struct exchange *exchange, unsigned n) {
 
     more.of[QUOTA_STARTS] = n;
     exchange->seen.asked_ns = clock_now_ns();
-    exchange->release = release;
+    hold(exchange);
     if (quota_take(&exchange->quotas, &exchange->tenant->use, &more, clock_now_ns(), time(NULL),
-            false, &verdict)) {
+            exchange->waits, &verdict)) {
         more.of[QUOTA_STARTS] = 0;
-        exchange->held = more;
+        if (!exchange->waits)
+            exchange->held = more;
         note_starts(exchange);
         return true;
     }
@@ -133,16 +372,18 @@ static bool take(struct exchange *exchange, unsigned n) {
     return false;
 }
 
+/* ---- runs, sandboxes, forks, commands ---- */
+
 bool admission_take(struct exchange *exchange, enum admission_kind kind, const json_t *policy) {
     exchange->share = json_object_size(policy) ? limits_of(policy) : limits_of_defaults();
     exchange->share.of[kind == ADMISSION_SANDBOX ? QUOTA_SANDBOXES : QUOTA_RUNNING] = 1;
-    if (!take(exchange, 1))
-        return false;
-    exchange->counts_running = kind == ADMISSION_RUN;
-    return true;
+    exchange->turn.is_run = kind == ADMISSION_RUN;
+    return read_turn(exchange) && take(exchange, 1);
 }
 
 bool admission_forks(struct exchange *exchange, unsigned n) {
+    if (!ceilings_allow_fork(exchange))
+        return false;
     exchange->share = exchange->box->held;
     exchange->share.of[QUOTA_SANDBOXES] = 1;
     return take(exchange, n);
@@ -157,16 +398,9 @@ bool admission_command(struct exchange *exchange) {
     return true;
 }
 
-bool admission_has_room(const struct exchange *exchange) {
-    struct amounts one = quota_nothing();
-
-    one.of[QUOTA_RUNNING] = 1;
-    return quota_has_room(&exchange->quotas, &exchange->tenant->use, &one);
-}
-
 void admission_move(struct exchange *from, struct exchange *to) {
     to->held = from->held;
-    to->release = release;
+    hold(to);
     to->counts_running = from->counts_running;
     from->held = quota_nothing();
     from->counts_running = false;

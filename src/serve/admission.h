@@ -6,6 +6,11 @@
  * its part over when it is entered (box_new) and gives it back when it is forgotten, so quotas hold
  * over all requests that make sandboxes, also while these are being made.
  *
+ * Runs and sandboxes then wait in the fair queue (fair_queue.h) until the engine can begin with
+ * them. An engine does the starts of all tenants in the order in which it gets them, so it is given
+ * only a few at a time: FRESH_MAX runs that have begun within FRESH_NS, and no more memory than it
+ * has. So what a tenant sends delays others by a few starts, however much it is.
+ *
  * Requests of new kinds need nothing of their own: policies_prepare admits runs and sandboxes,
  * admission_forks and admission_command the rest.
  */
@@ -17,6 +22,8 @@
 /* For policies_prepare: takes the quotas of a run or sandbox with this policy. False: the answer is
  * given. */
 bool admission_take(struct exchange *exchange, enum admission_kind kind, const json_t *policy);
+/* For policies_prepare: calls exchange->prepared when the work may begin; or answers. */
+void admission_enter(struct exchange *exchange, struct rollbox_plan *plan);
 /* For n forks of the exchange's sandbox. False: the answer is given. */
 bool admission_forks(struct exchange *exchange, unsigned n);
 /* For a command in a sandbox. False: the answer is given. */
@@ -24,9 +31,9 @@ bool admission_command(struct exchange *exchange);
 /* Of the journal: the starts of the day. True: the line was one of these. */
 bool admission_replay(struct server *server, const char *kind, const json_t *line);
 void admission_dump(struct server *server, struct journal *journal);
-/* Whether one more run may begin, as far as its number goes. */
-bool admission_has_room(const struct exchange *exchange);
 /* What `from` holds is held by `to`, an exchange of the same tenant. */
 void admission_move(struct exchange *from, struct exchange *to);
+
+void admission_start(struct server *server);
 
 #endif

@@ -18,7 +18,6 @@
 
 #define WINDOW 64u
 #define LINE_MAX_BYTES ((size_t)16 << 20)
-#define RETRY_NS (INT64_C(20) * 1000000) /* for room, when none of the batch's own jobs runs */
 
 struct batch {
     struct exchange *exchange;
@@ -175,6 +174,7 @@ static bool start_job(struct batch *batch, const char *line, size_t length) {
         .scopes = parent->scopes,
         .quotas = parent->quotas,
         .has_begun = true,
+        .waits = true,
         .data = job,
         .refused = on_refused };
     list_init(&exchange->of_operation);
@@ -219,18 +219,10 @@ static void on_time(struct loop_timer *timer) {
     take_lines(container_of(timer, struct batch, timer));
 }
 
-static bool has_room(struct batch *batch) {
-    struct exchange *exchange = batch->exchange;
-
+static bool has_room(const struct batch *batch) {
     if (batch->is_full || batch->n_jobs >= WINDOW)
         return false;
-    if (admission_has_room(exchange))
-        return true;
-    /* The tenant's other requests take all of its quota. */
-    if (!batch->n_jobs)
-        (void)loop_timer_set(
-            exchange->server->loop, &batch->timer, clock_now_ns() + RETRY_NS, on_time);
-    return false;
+    return true;
 }
 
 /* Starts as many jobs as there is room for. Frees the batch at its end. */

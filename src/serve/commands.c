@@ -21,6 +21,7 @@
 #include "base/clock.h"
 #include "base/utf8.h"
 #include "serve/admission.h"
+#include "serve/ceilings.h"
 #include "serve/command.h"
 #include "serve/engine_link.h"
 #include "serve/events.h"
@@ -34,7 +35,8 @@
 #define TIME_MAX_MS INT64_C(1000000000000000)
 
 const char *const run_keys[] = { "policy", "argv", "code", "language", "env", "cwd", "stdin",
-    "stdin_base64", "files", "timeout_ms", "output_limit", "labels", NULL };
+    "stdin_base64", "files", "timeout_ms", "output_limit", "labels", "priority", "queue_timeout_ms",
+    NULL };
 const char *const exec_keys[] = { "argv", "code", "language", "env", "cwd", "user", "stdin",
     "stdin_base64", "files", "timeout_ms", "output_limit", "tty", "stdin_open", NULL };
 
@@ -196,9 +198,10 @@ static bool take_stdin(struct exchange *exchange, struct command *command) {
 static bool take_timeout(struct exchange *exchange, struct command *command) {
     if (json_is_null(json_object_get(exchange->body, "timeout_ms"))) {
         command->timeout_ms = ROLLBOX_NO_TIMEOUT;
-        return true;
+        return ceilings_allow_time(exchange, 0);
     }
-    return exchange_integer(exchange, "timeout_ms", 1, TIME_MAX_MS, &command->timeout_ms);
+    return exchange_integer(exchange, "timeout_ms", 1, TIME_MAX_MS, &command->timeout_ms) &&
+           (command->timeout_ms < 0 || ceilings_allow_time(exchange, command->timeout_ms));
 }
 
 struct command *command_read(struct exchange *exchange) {

@@ -1,7 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "serve/engine_link.h"
 
+#include <jansson.h>
 #include <stdlib.h>
+
+/* 0: it has none, or it is not known. */
+static uint64_t budget_of(struct rollbox_engine *engine) {
+    char *text = NULL;
+    uint64_t budget = 0;
+
+    if (rollbox_engine_status(engine, &text, NULL) >= 0) {
+        json_t *status = json_loads(text, 0, NULL);
+
+        budget = (uint64_t)json_integer_value(json_object_get(status, "memory_budget_bytes"));
+        json_decref(status);
+    }
+    free(text);
+    return budget;
+}
 
 struct engine_link *engine_link_new(struct engine_slot *slot, const struct keeper_engine *name,
     struct rollbox_engine *take_engine) {
@@ -16,6 +32,7 @@ struct engine_link *engine_link_new(struct engine_slot *slot, const struct keepe
     link->name = *name;
     link->engine = take_engine;
     link->references = 1;
+    link->memory_budget = budget_of(take_engine);
     return link;
 }
 

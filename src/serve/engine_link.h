@@ -23,7 +23,8 @@ struct engine_link {
     struct rollbox_engine *engine;
     struct list plans; /* struct known_plan */
     unsigned n_plans;
-    unsigned references; /* also its load */
+    unsigned references;                    /* also its load */
+    uint64_t memory_budget, memory_started; /* bytes: of its runs; budget 0: not known */
 };
 
 /* Consumes the engine; one reference. NULL when out of memory. */

@@ -51,6 +51,8 @@ void exchange_done(struct exchange *exchange) {
         exchange->release(exchange);
     list_remove(&exchange->of_operation);
     list_remove(&exchange->of_engine);
+    if (exchange->tokened.of_server.next)
+        list_remove(&exchange->tokened.of_server);
     if (exchange->operation)
         exchange->answered(exchange->operation, 499, PROBLEM_TYPE, "",
             "{\"status\":499,\"code\":\"cancelled\",\"detail\":\"the client has left\"}");
@@ -189,6 +191,16 @@ void exchange_over(struct exchange *exchange, const struct quota_verdict *verdic
     if (verdict->retry_s >= 0)
         (void)snprintf(retry, sizeof retry, "Retry-After: %lld\r\n", (long long)verdict->retry_s);
     send_problem(exchange, problem, 429, retry);
+}
+
+void exchange_full(struct exchange *exchange, unsigned current, unsigned maximum) {
+    json_t *problem = exchange_problem_json(503, "queue_full", "quota",
+        "the server is full: too many requests of all tenants wait; try again later", exchange->id);
+
+    json_object_set_new(problem, "limit", json_string("queue"));
+    json_object_set_new(problem, "current", json_integer(current));
+    json_object_set_new(problem, "maximum", json_integer(maximum));
+    send_problem(exchange, problem, 503, "Retry-After: 1\r\n");
 }
 
 void exchange_result(

@@ -13,6 +13,7 @@
 
 #include "base/cleanup.h"
 #include "base/utf8.h"
+#include "serve/ceilings.h"
 #include "serve/engine_link.h"
 #include "serve/server.h"
 
@@ -233,7 +234,7 @@ void handle_fusion_run(struct exchange *exchange) {
         answer(exchange, "SandboxError", "this language is not run by rollbox yet", NULL);
     else if (json_array_size(json_object_get(exchange->body, "fetch_files")))
         answer(exchange, "SandboxError", "rollbox does not fetch files yet", NULL);
-    else
+    else if (ceilings_allow_time(exchange, fusion->timeout_ms))
         policies_prepare(exchange, ADMISSION_RUN, start);
 }
 

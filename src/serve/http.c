@@ -660,6 +660,13 @@ void http_abort(struct http_connection *connection) {
     flush(connection);
 }
 
+void http_revoke(struct http_connection *connection) {
+    if (connection->state == STATE_RAW)
+        close_connection(connection);
+    else if (connection->state != STATE_CLOSED)
+        refuse(connection, 401, "the token was revoked or has expired during the request");
+}
+
 static void refuse(struct http_connection *connection, int status, const char *detail) {
     auto_buf struct buf body = BUF_INIT;
 

@@ -124,6 +124,9 @@ void http_begin(
     struct http_connection *connection, int status, const char *type, const char *headers);
 size_t http_write(struct http_connection *connection, const void *data, size_t length);
 void http_end(struct http_connection *connection);
+/* The request is not permitted any more: 401 if it has no answer yet, else the connection ends. The
+ * user learns it as `gone`. */
+void http_revoke(struct http_connection *connection);
 /* Ends an answer in pieces without its terminating chunk: the client sees that it is incomplete. */
 void http_abort(struct http_connection *connection);
 

@@ -20,6 +20,7 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "serve/admission.h"
 #include "serve/config.h"
 #include "serve/confine.h"
 #include "serve/engines.h"
@@ -137,6 +138,7 @@ static int start(struct server *server, const struct config *of) {
     if (r < 0)
         return complain("cannot ", "start threads", -r);
     usage_start(server);
+    revocation_start(server);
     r = confine_server();
     return r < 0 ? complain("cannot ", "filter system calls", -r) : 0;
 }
@@ -160,6 +162,8 @@ static void init(struct server *server, const struct config *of) {
     server->inner = router_inner;
     list_init(&server->tenants);
     list_init(&server->leases);
+    list_init(&server->tokened);
+    admission_start(server);
     list_init(&server->inputs);
     list_init(&server->mcp_calls);
     list_init(&server->rex_sessions);

@@ -12,6 +12,7 @@
 
 #include "base/cleanup.h"
 #include "serve/admission.h"
+#include "serve/ceilings.h"
 #include "serve/engines.h"
 
 /* Found without a thread of the pool. */
@@ -29,7 +30,6 @@ struct preparation {
     struct rollbox_plan *plan;
     struct rollbox_error error;
     bool failed;
-    void (*then)(struct exchange *exchange, struct rollbox_plan *plan);
 };
 
 /* Do rules lead to the server's own machine or its private network? */
@@ -115,7 +115,7 @@ static void prepare_done(struct pool_job *job) {
     else if (!exchange->connection && exchange->gone && !exchange->operation)
         exchange_done(exchange);
     else
-        preparation->then(exchange, preparation->plan);
+        admission_enter(exchange, preparation->plan);
     engine_link_unref(preparation->link);
     free(preparation->text);
     free(preparation);
@@ -131,7 +131,7 @@ static void prepare(struct exchange *exchange) {
 
         if (text && !strcmp(known->text, text)) {
             free(text);
-            exchange->prepared(exchange, known->plan);
+            admission_enter(exchange, known->plan);
             return;
         }
     }
@@ -145,7 +145,6 @@ static void prepare(struct exchange *exchange) {
     preparation->exchange = exchange;
     preparation->link = engine_link_ref(exchange->link);
     preparation->text = text;
-    preparation->then = exchange->prepared;
     pool_submit(exchange->server->pool, &preparation->job);
 }
 
@@ -166,7 +165,8 @@ void policies_prepare(struct exchange *exchange, enum admission_kind kind,
         exchange_problem(exchange, 400, "policy_invalid", "policy must be an object");
         return;
     }
-    if (!policies_allowed(exchange, policy) || !admission_take(exchange, kind, policy))
+    if (!policies_allowed(exchange, policy) || !ceilings_apply(exchange) ||
+        !admission_take(exchange, kind, json_object_get(exchange->body, "policy")))
         return;
     exchange->prepared = then;
     engines_want(exchange, prepare);

@@ -13,6 +13,7 @@
 #include "serve/engines.h"
 #include "serve/events.h"
 #include "serve/metrics.h"
+#include "serve/tenants.h"
 #include "serve/usage.h"
 
 #define JSON_MAX ((size_t)16 << 20)
@@ -69,6 +70,7 @@ static const struct route routes[] = {
     { "DELETE", "/v1/volumes/{volume}", TOKEN_HOST, BODY_JSON, no_keys, handle_volume_delete },
     { "POST", "/v1/imports", TOKEN_HOST, BODY_STREAM, no_keys, handle_import },
     { "POST", "/v1/runs", TOKEN_RUN, BODY_JSON, run_keys, handle_run },
+    { "GET", "/v1/quota", TOKEN_RUN, BODY_JSON, no_keys, handle_quota },
     { "GET", "/v1/usage", TOKEN_RUN, BODY_JSON, no_keys, handle_usage },
     { "GET", "/v1/events", TOKEN_RUN, BODY_JSON, no_keys, handle_events },
     { "POST", "/v1/batches", TOKEN_RUN, BODY_STREAM, no_keys, handle_batch },
@@ -268,6 +270,9 @@ static int authenticate(struct exchange *exchange) {
             return 401;
         exchange->scopes = token->scopes;
         exchange->quotas = token->quotas;
+        memcpy(exchange->tokened.id, token->id, sizeof exchange->tokened.id);
+        exchange->tokened.expires = token->expires;
+        list_add_tail(&exchange->server->tokened, &exchange->tokened.of_server);
         exchange->tenant = tenant_of(exchange->server, token->tenant);
     }
     if (!exchange->tenant)
@@ -296,6 +301,7 @@ static struct exchange *exchange_new(struct http_connection *connection) {
     exchange->connection = connection;
     list_init(&exchange->of_operation);
     list_init(&exchange->of_engine);
+    list_init(&exchange->tokened.of_server);
     *http_data(connection) = exchange;
     digits_random(8, exchange->id);
     return exchange;

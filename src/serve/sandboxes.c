@@ -11,12 +11,14 @@
 #include "serve/engines.h"
 #include "serve/events.h"
 #include "serve/usage.h"
+#include "serve/tenants.h"
 
 #define TIME_MAX_S (INT64_C(365) * 86400)
 #define FORKS_MAX 1000
 
 const char *const create_keys[] = { "policy", "name", "idle_s", "ttl_s", "lifetime_s",
-    "hibernate_s", "auto_snapshots", "labels", "lease", "detached", NULL };
+    "hibernate_s", "auto_snapshots", "labels", "lease", "detached", "priority", "queue_timeout_ms",
+    NULL };
 const char *const snapshot_keys[] = { "name", "processes", NULL };
 const char *const fork_keys[] = { "snapshot", "n", "processes", "same_seed", NULL };
 const char *const reset_keys[] = { "snapshot", "processes", NULL };
@@ -269,22 +271,20 @@ void handle_list(struct exchange *exchange) {
     list_next(exchange);
 }
 
+static void add_tenant(const struct tenant_numbers *numbers, void *data) {
+    json_array_append_new(data, tenant_json(numbers));
+}
+
 void handle_status(struct exchange *exchange) {
-    const struct server *server = exchange->server;
+    struct server *server = exchange->server;
     json_t *tenants = json_array();
 
-    list_for_each(node, &server->tenants) {
-        const struct tenant *tenant = container_of(node, struct tenant, of_server);
-
-        json_array_append_new(tenants, json_pack("{s:s, s:i, s:i}", "tenant", tenant->name,
-                                           "sandboxes", (int)tenant->use.now.of[QUOTA_SANDBOXES],
-                                           "running", (int)tenant->use.now.of[QUOTA_RUNNING]));
-    }
+    tenants_each(server, add_tenant, tenants);
     exchange_answer_json(exchange, 200,
-        json_pack("{s:s, s:i, s:i, s:o, s:b, s:o}", "version", rollbox_version(), "connections",
-            (int)server->http.n_connections, "requests", (int)server->n_exchanges, "engines",
-            engines_status(exchange->server), "draining", (int)server->draining, "tenants",
-            tenants));
+        json_pack("{s:s, s:i, s:i, s:o, s:b, s:i, s:o}", "version", rollbox_version(),
+            "connections", (int)server->http.n_connections, "requests", (int)server->n_exchanges,
+            "engines", engines_status(server), "draining", (int)server->draining, "queued",
+            (int)server->queue.n, "tenants", tenants));
 }
 
 /* ---- calls on one sandbox ---- */

@@ -18,6 +18,7 @@
 #include "base/buf.h"
 #include "base/list.h"
 #include "loop/loop.h"
+#include "serve/fair_queue.h"
 #include "serve/http.h"
 #include "serve/journal.h"
 #include "serve/pool.h"
@@ -33,6 +34,9 @@ struct tenant {
     char name[TOKEN_TENANT_MAX + 1];
     struct quota_use use;
     bool keeps_starts; /* they are to be written to the journal */
+    struct fair_tenant turns;
+    double mean_ms; /* of its runs */
+    uint64_t n_started, waited_ns;
 };
 
 /* What a sandbox used when it was measured last: usage.c. */
@@ -92,6 +96,8 @@ struct server {
     struct tokens tokens;
     struct tls *tls; /* NULL: none */
     struct list tenants;
+    struct fair_queue queue; /* admission.c */
+    struct list tokened;     /* struct exchange.tokened: revocation.c */
     struct list boxes[SERVER_BUCKETS];
     struct list leases;
     struct list inputs;       /* open standard inputs */
@@ -137,6 +143,22 @@ struct exchange_seen {
     int64_t begun_ns, asked_ns; /* its head came; its command was asked for */
 };
 
+/* A run or sandbox on its way to its engine: admission.c. */
+struct turn {
+    struct fair_item item;     /* waits in server->queue, */
+    struct rollbox_plan *plan; /* to begin with this */
+    struct list of_fresh;      /* has begun a moment ago */
+    int64_t started_ns, timeout_ns;
+    bool is_run, has_started;
+};
+
+/* The token of a request: revocation.c. */
+struct tokened {
+    struct list of_server; /* not in batches' jobs and the like */
+    char id[17];
+    int64_t expires;
+};
+
 struct exchange {
     struct server *server;
     struct http_connection *connection; /* NULL once the client is gone */
@@ -146,12 +168,15 @@ struct exchange {
     struct amounts quotas;                      /* of the token and its tenant */
     struct amounts share, held;                 /* of one run or sandbox; in all: admission.c */
     void (*release)(struct exchange *exchange); /* gives that back, at the end */
-    char *parameters[EXCHANGE_PARAMETERS];      /* decoded */
-    json_t *body;                               /* an object; NULL of a raw one */
-    struct box *box;                            /* referenced */
-    struct engine_link *link;                   /* referenced: of the box, or chosen */
-    struct list of_engine;                      /* waits for an engine, */
-    void (*then)(struct exchange *exchange);    /* for this */
+    struct turn turn;
+    bool waits; /* until its tenant's quotas have room, instead of being refused */
+    struct tokened tokened;
+    char *parameters[EXCHANGE_PARAMETERS];   /* decoded */
+    json_t *body;                            /* an object; NULL of a raw one */
+    struct box *box;                         /* referenced */
+    struct engine_link *link;                /* referenced: of the box, or chosen */
+    struct list of_engine;                   /* waits for an engine, */
+    void (*then)(struct exchange *exchange); /* for this */
     void (*prepared)(struct exchange *exchange, struct rollbox_plan *plan); /* policies.c */
     struct rollbox_run *run;
     struct operation *operation; /* a POST with an Idempotency-Key */
@@ -194,6 +219,8 @@ void exchange_problem(struct exchange *exchange, int status, const char *code, c
     ...) __attribute__((format(printf, 4, 5)));
 /* 429 with the quota. */
 void exchange_over(struct exchange *exchange, const struct quota_verdict *verdict);
+/* 503: the server's queue is full. */
+void exchange_full(struct exchange *exchange, unsigned current, unsigned maximum);
 /* A result that is no answer to a request that rollbox could carry out: a problem with "result". */
 void exchange_result(
     struct exchange *exchange, const struct rollbox_result *result, const char *id);
@@ -212,6 +239,11 @@ bool exchange_boolean(struct exchange *exchange, const char *key, bool *ret);
 
 /* The HTTP status of an error code. */
 int exchange_status_of(enum rollbox_error_code code);
+
+/* ---- revocation.c ---- */
+
+/* Requests end when their token is revoked or expires, also in the middle of a stream. */
+void revocation_start(struct server *server);
 
 /* ---- tenants.c ---- */
 

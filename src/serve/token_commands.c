@@ -15,6 +15,7 @@
 #include "base/buf.h"
 #include "base/cleanup.h"
 #include "base/fd.h"
+#include "serve/ceiling.h"
 #include "serve/digits.h"
 #include "serve/tokens.h"
 
@@ -230,10 +231,14 @@ static json_t *read_ceiling(const char *path) {
     if (!text.length)
         return json_null();
     json_t *ceiling = json_loadb(text.data, text.length, JSON_REJECT_DUPLICATES, &problem);
-    if (json_is_object(ceiling))
+    char why[CEILING_TEXT];
+    if (json_is_object(ceiling) && !ceiling_fault(ceiling, why))
         return ceiling;
-    fprintf(stderr, "rollbox token: %s:%d: a ceiling is a JSON object: %s\n", path, problem.line,
-        ceiling ? "another type" : problem.text);
+    if (json_is_object(ceiling))
+        fprintf(stderr, "rollbox token: %s: %s\n", path, why);
+    else
+        fprintf(stderr, "rollbox token: %s:%d: a ceiling is a JSON object: %s\n", path,
+            problem.line, ceiling ? "another type" : problem.text);
     json_decref(ceiling);
     return NULL;
 }

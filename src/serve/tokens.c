@@ -13,6 +13,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/fd.h"
+#include "serve/ceiling.h"
 #include "serve/digits.h"
 
 #define FILE_MAX ((size_t)16 << 20)
@@ -155,6 +156,7 @@ static int read_tenant(struct tokens *tokens, const char *name, const json_t *ro
     const json_t *weight = json_object_get(row, "weight"),
                  *ceiling = json_object_get(row, "ceiling");
     struct tenant_rules *rules = calloc(1, sizeof *rules);
+    char why[CEILING_TEXT];
 
     if (!rules)
         return -ENOMEM;
@@ -169,6 +171,8 @@ static int read_tenant(struct tokens *tokens, const char *name, const json_t *ro
     if (rules->weight < 1 || rules->weight > TOKEN_WEIGHT_MAX)
         return -EBADMSG;
     memcpy(rules->name, name, strlen(name) + 1);
+    if (ceiling && ceiling_fault(ceiling, why))
+        return -EBADMSG;
     rules->ceiling = json_incref((json_t *)(uintptr_t)ceiling);
     return read_quotas(json_object_get(row, "quota"), &rules->quotas);
 }
@@ -179,6 +183,7 @@ int tokens_read(struct tokens *tokens) {
     json_t *row;
 
     forget_all(tokens);
+    tokens->generation++;
     int r = fd_read_file(tokens->path, FILE_MAX, &text);
     if (r < 0)
         return r;
@@ -212,6 +217,7 @@ static void renew(struct tokens *tokens, bool at_once) {
     tokens->checked_ns = now;
     if (stat(tokens->path, &st) < 0) {
         forget_all(tokens);
+        tokens->generation++;
         memset(&tokens->seen, 0, sizeof tokens->seen);
         return;
     }
@@ -274,6 +280,21 @@ const struct token *tokens_find(struct tokens *tokens, const char *authorization
         }
     }
     return NULL;
+}
+
+void tokens_renew(struct tokens *tokens) {
+    if (tokens->path)
+        renew(tokens, false);
+}
+
+bool tokens_holds(const struct tokens *tokens, const char *id) {
+    list_for_each(node, &tokens->list) {
+        const struct token *token = container_of(node, struct token, of_tokens);
+
+        if (!strcmp(token->id, id))
+            return is_current(token);
+    }
+    return false;
 }
 
 const struct tenant_rules *tokens_tenant(struct tokens *tokens, const char *name) {

@@ -65,6 +65,7 @@ struct tokens {
     struct list list, tenants;
     struct amounts defaults; /* quotas of tenants of which nothing else is said: --quota */
     struct stat seen;
+    unsigned generation; /* how often the file was read */
     int64_t checked_ns;
 };
 
@@ -76,6 +77,10 @@ const struct token *tokens_find(struct tokens *tokens, const char *authorization
 const struct token *tokens_of_certificate(struct tokens *tokens, const char *name);
 /* NULL: nothing was said of this tenant. Valid until the file is read again. */
 const struct tenant_rules *tokens_tenant(struct tokens *tokens, const char *name);
+/* Reads the file again if it has changed. */
+void tokens_renew(struct tokens *tokens);
+/* Whether the file still has this token, and it has not expired. */
+bool tokens_holds(const struct tokens *tokens, const char *id);
 void tokens_done(struct tokens *tokens);
 
 bool token_tenant_ok(const char *tenant);

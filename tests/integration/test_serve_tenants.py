@@ -3,10 +3,11 @@
 
 import json
 import os
+import socket
 import threading
 
 import pytest
-from harness import caller, until  # noqa: F401
+from harness import DEADLINE, caller, until  # noqa: F401
 from serving import Server, Socket, server  # noqa: F401
 
 POLICY = {"max_memory": "64M", "max_disk": "32M"}
@@ -192,3 +193,194 @@ def test_default_quotas_are_of_tenants_without_their_own(caller):  # noqa: F811
         refused(create(server, server.token), "sandboxes", 1, 1)
         own = tenant(server, "own", "sandboxes=2")
         assert [create(server, own)[0] for _ in range(3)] == [201, 201, 429]
+
+
+def ceiling(server, name, value, *quotas):
+    """A token of a tenant with this ceiling."""
+    path = server.directory / f"ceiling-{name}"
+    path.write_text(json.dumps(value))
+    path.chmod(0o644)
+    return tenant(server, name, *quotas, arguments=("--ceiling", path))
+
+
+def run(server, token, policy=None, **more):
+    body = {"argv": ["true"], **more}
+    if policy is not None:
+        body["policy"] = policy
+    return server.call("POST", "/v1/runs", body, token=token)
+
+
+@pytest.mark.parametrize(
+    "most, policy, words",
+    [
+        ({"max_memory": "64M"}, {"max_memory": "65M"}, ("max_memory", "65M", "64M")),
+        ({"max_memory": "64M"}, {"max_memory": 67108865}, ("max_memory", "67108865", "64M")),
+        ({"max_disk": "32M"}, {"max_disk": "33M"}, ("max_disk", "33M", "32M")),
+        ({"max_cpu": 0.5}, {"max_cpu": 0.6}, ("max_cpu", "0.6", "0.5")),
+        ({"max_processes": 10}, {"max_processes": 11}, ("max_processes", "11", "10")),
+        ({"max_open_files": 100}, {"max_open_files": 101}, ("max_open_files", "101", "100")),
+        ({"max_output": "1M"}, {"max_output": "2M"}, ("max_output", "2M", "1M")),
+        ({"timeout": 5}, {"timeout": 6}, ("timeout", "6", "5")),
+        ({"timeout": 5}, {"timeout": "none"}, ("timeout", "none", "5")),
+        ({"net": ["none"]}, {"net": "loopback"}, ("net", "loopback", "none")),
+        ({"image": ["python:*"]}, {"image": "debian:12"}, ("image", "debian:12", "python:*")),
+    ],
+)
+def test_policy_above_the_ceiling_names_key_value_and_ceiling(server, most, policy, words):
+    token = ceiling(server, "low", most)
+    for answer in (
+        run(server, token, policy),
+        server.call("POST", "/v1/sandboxes", {"policy": policy}, token=token),
+    ):
+        assert (answer[0], answer[1]["code"]) == (403, "policy_forbidden"), answer
+        assert all(word in answer[1]["detail"] for word in words), answer
+    line = json.dumps({"argv": ["true"], "policy": policy}).encode() + b"\n"
+    row = server.call("POST", "/v1/batches", line, token=token)[1]
+    assert row["error"]["code"] == "policy_forbidden"
+
+
+def test_ceiling_limits_grants_of_the_host(server):
+    programs = ["/usr", "/bin", "/lib", "/lib64"]
+    token = ceiling(
+        server,
+        "granted",
+        {"fs_readable": programs, "devices": ["/dev/null"], "volumes": ["scratch-*"]},
+    )
+    host = server.new_token("granted", "run", "host")
+    until(lambda: server.call("GET", "/v1/sandboxes", token=host)[0] == 200)
+    assert run(server, host, {"fs_readable": [*programs, "/usr/share"]})[0] == 200
+    for policy in (
+        {"fs_readable": ["/usr", "/var"]},
+        {"fs_readable": ["/usrx"]},
+        {"fs_readable": ["/usr/../var"]},
+        {"devices": ["/dev/zero"]},
+        {"volumes": {"/data": "other"}},
+    ):
+        status, problem = run(server, host, policy)
+        assert status == 403 and problem["code"] == "policy_forbidden", (policy, problem)
+    assert run(server, token, {"fs_readable": ["/usr/share"]})[0] == 403  # by its scope
+
+
+def test_ceiling_fills_what_a_policy_leaves_out(server):
+    token = ceiling(
+        server,
+        "filled",
+        {"max_memory": "100M", "max_output": "1K", "defaults": {"env": {"WHO": "me"}}},
+        "memory=100M",
+    )
+    status, result = run(server, token, argv=["sh", "-c", "echo $WHO; yes | head -c 5000"])
+    assert status == 200, result
+    assert result["stdout"].startswith("me\n") and result["stdout_truncated"]
+    assert server.call("POST", "/v1/sandboxes", {}, token=token)[0] == 201
+    refused(server.call("POST", "/v1/sandboxes", {}, token=token), "memory", 100 << 20, 100 << 20)
+
+
+def test_time_of_commands_is_below_the_ceiling(server):
+    token = ceiling(server, "timed", {"timeout": 100})
+    assert create(server, token, name="box")[0] == 201
+    path = "/v1/sandboxes/box/execs"
+    for timeout, status in ((100_000, 200), (100_001, 403), (None, 403)):
+        body = {"argv": ["true"], "timeout_ms": timeout}
+        assert server.call("POST", path, body, token=token)[0] == status
+        assert run(server, token, timeout_ms=timeout)[0] == status
+    body = {"code": "1", "language": "python", "run_timeout": 101}
+    assert server.call("POST", "/run_code", body, token=token)[0] == 403
+
+
+def test_fork_of_a_sandbox_above_a_new_ceiling_is_refused(server):
+    token = tenant(server, "shrinks")
+    assert create(server, token, name="box")[0] == 201
+    fork = lambda: server.call("POST", "/v1/sandboxes/box/fork", {}, token=token)  # noqa: E731
+    assert fork()[0] == 201
+    ceiling(server, "shrinks", {"max_memory": "32M"})
+    until(lambda: fork()[0] == 403)
+    assert "max_memory" in fork()[1]["detail"]
+
+
+def test_malformed_ceiling_is_refused(caller):  # noqa: F811
+    path = caller.directory() / "ceiling"
+    for text, word in (
+        ('{"max_memroy": "1G"}', b"max_memroy"),
+        ('{"max_memory": "1X"}', b"max_memory"),
+        ('{"net": "none"}', b"net"),
+        ("[]", b"object"),
+        ('{"defaults": {"nonsense": 1}}', b"nonsense"),
+    ):
+        path.write_text(text)
+        path.chmod(0o644)
+        tokens = caller.directory() / "tokens"
+        done = caller.rollbox("token", "tenant", "--tokens", tokens, "--ceiling", path, "x")
+        assert done.returncode == 1 and word in done.stderr, done.stderr
+
+
+# ---- tokens that end during a request ----
+
+
+def removed(server, token):
+    """The token is revoked."""
+    done = server.who.rollbox(
+        "token", "rm", "--tokens", server.tokens, token.split("_")[1]
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def open_stream(server, token, path):
+    """A request whose answer has begun: its socket."""
+    sock = socket.create_connection(("127.0.0.1", server.port), DEADLINE)
+    sock.sendall(
+        f"GET {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\n\r\n".encode()
+    )
+    got = b""
+    while b"\r\n\r\n" not in got:
+        got += sock.recv(65536)
+    assert b" 200 " in got, got
+    return sock
+
+
+def rest(sock):
+    """What comes up to the end."""
+    with sock:
+        return b"".join(iter(lambda: sock.recv(65536), b""))
+
+
+@pytest.mark.parametrize("how", ["revoked", "expired"])
+def test_token_that_ends_ends_its_streams(server, how):
+    token = server.new_token(
+        "ends", arguments=("--expires", "5") if how == "expired" else ()
+    )
+    keeper = server.new_token("ends")
+    until(lambda: create(server, keeper, name="box")[0] in (201, 409))
+    box = "/v1/sandboxes/box"
+    body = {"argv": ["sleep", "1000"]}
+    assert server.call("PUT", f"{box}/execs/e", body, token=token, Prefer="respond-async")[0] == 202
+    stream = open_stream(server, token, f"{box}/execs/e/stream")
+    feed = open_stream(server, token, "/v1/events")
+    kept = open_stream(server, keeper, "/v1/events")
+    with Socket(server, f"{box}/channel", token=token) as channel:
+        channel.send({"start": body})
+        assert "started" in channel.next()
+        waiting = socket.create_connection(("127.0.0.1", server.port), DEADLINE)
+        text = json.dumps(body)
+        waiting.sendall(
+            f"POST /v1/runs HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\n"
+            f"Content-Length: {len(text)}\r\n\r\n{text}".encode()
+        )
+        until(
+            lambda: server.call("GET", "/v1/quota", token=keeper)[1]["running"] == 3
+        )
+        if how == "revoked":
+            removed(server, token)
+        assert b" 401 " in rest(waiting)
+        output = rest(stream)
+        assert b"event: result" not in output and not output.endswith(b"0\r\n\r\n")
+        assert not rest(feed).endswith(b"0\r\n\r\n")
+        assert not any("result" in message for message in channel.all())
+    assert server.call("GET", "/v1/sandboxes", token=token)[0] == 401
+    # The run and the channel's command have ended; the detached one and other tokens go on.
+    until(lambda: server.call("GET", "/v1/quota", token=keeper)[1]["running"] == 1)
+    assert server.call("GET", f"{box}/execs/e?wait=0", token=keeper)[0] == 202
+    kept.setblocking(False)
+    with pytest.raises(BlockingIOError):
+        while kept.recv(65536):
+            pass
+    kept.close()
