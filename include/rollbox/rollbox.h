@@ -224,6 +224,14 @@ ROLLBOX_PUBLIC void rollbox_told(struct rollbox_engine *engine, void *userdata);
 /* For timeout_ms: no time limit, even if the policy has one. */
 #define ROLLBOX_NO_TIMEOUT INT64_MIN
 
+/* Which of a connection's runs starts first when memory is short. Every ten seconds of waiting let
+ * a run keep its place before later ones of a higher priority. */
+enum rollbox_priority {
+    ROLLBOX_PRIORITY_NORMAL,
+    ROLLBOX_PRIORITY_HIGH,
+    ROLLBOX_PRIORITY_LOW,
+};
+
 struct rollbox_run_options {
     size_t size; /* sizeof(struct rollbox_run_options) */
     const char *const
@@ -256,6 +264,7 @@ struct rollbox_run_options {
      * a warm interpreter of the same policy may run the code (docs/explanation/interpreters.md).
      * The result is the same either way. */
     bool is_code;
+    enum rollbox_priority priority;
 };
 
 /* Starts a run. Does not wait for it. The options are copied. The caller owns *ret_run and frees it

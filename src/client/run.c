@@ -29,6 +29,8 @@ static int encode_run(struct buf *to, uint64_t plan, const struct rollbox_run_op
         wire_add_u64(to, TAG_STDIO, 1);
     if (options->is_code)
         wire_add_u64(to, TAG_CODE, 1);
+    if (options->priority)
+        wire_add_u64(to, TAG_PRIORITY, options->priority);
     return request_add_command(to, &command, error);
 }
 

@@ -222,6 +222,7 @@ enum protocol_tag {
     TAG_NETWORK,     /* text: JSON; of a RESULT: what the command did in the network */
     TAG_QUEUE_NS,    /* u64: of a RESULT: how long the command waited in the engine's queue */
     TAG_SETUP_NS,    /* u64: and from there to its start */
+    TAG_PRIORITY,    /* u64: enum rollbox_priority, of a RUN */
 };
 
 #endif

@@ -93,6 +93,19 @@ static bool read_turn(struct exchange *exchange) {
     return false;
 }
 
+enum rollbox_priority admission_priority(const struct exchange *exchange) {
+    switch (exchange->turn.item.priority) {
+    case FAIR_HIGH:
+        return ROLLBOX_PRIORITY_HIGH;
+    case FAIR_LOW:
+        return ROLLBOX_PRIORITY_LOW;
+    case FAIR_NORMAL:
+    case FAIR_PRIORITIES:
+        break;
+    }
+    return ROLLBOX_PRIORITY_NORMAL;
+}
+
 static struct exchange *exchange_of(const struct fair_item *item) {
     return container_of(item, struct exchange, turn.item);
 }

@@ -150,6 +150,7 @@ static void start_run(struct exchange *exchange, struct rollbox_plan *plan) {
     }
     options.callback = on_end;
     options.userdata = exchange;
+    options.priority = admission_priority(exchange);
     if (rollbox_start(exchange->link->engine, plan, &options, &exchange->run, &error) < 0)
         exchange_fail(exchange, &error);
 }

@@ -134,6 +134,80 @@ TEST(large_run_is_not_passed_for_ever) {
     ASSERT_TRUE(start_next() == &large.run);
 }
 
+/* In one queue: a client's own runs. */
+TEST(large_run_does_not_block_small_ones_of_its_client) {
+    struct queued large, small[40];
+    unsigned n = 0;
+
+    begin(100 * MIB);
+    join(&small[0], &second, 20 * MIB);
+    ASSERT_NOT_NULL(start_next());
+    join(&large, &first, 90 * MIB);
+    for (n = 1; n < ARRAY_SIZE(small); n++) {
+        struct run *run = join(&small[n], &first, 20 * MIB);
+        struct run *next = start_next();
+
+        if (!next)
+            break;
+        ASSERT_TRUE(next == run);
+        admission_end(run);
+    }
+    /* They had four times its memory: then it is next. */
+    ASSERT_TRUE(n >= 4 && n <= 20);
+    admission_end(&small[0].run);
+    ASSERT_TRUE(start_next() == &large.run);
+}
+
+TEST(higher_priority_is_first_of_a_client) {
+    static const int ranks[] = { -1, 0, 1, 0, 1 };
+    static const size_t order[] = { 2, 4, 1, 3, 0 };
+    struct queued runs[ARRAY_SIZE(ranks)];
+
+    begin(0);
+    for (size_t i = 0; i < ARRAY_SIZE(ranks); i++) {
+        make(&runs[i], &first, MIB)->admission.rank = ranks[i];
+        engine.runs.n_queued++;
+        admission_join(&runs[i].run);
+    }
+    for (size_t i = 0; i < ARRAY_SIZE(order); i++)
+        ASSERT_TRUE(start_next() == &runs[order[i]].run);
+}
+
+TEST(low_priority_that_has_waited_keeps_its_place) {
+    struct queued low, high;
+
+    begin(0);
+    make(&low, &first, MIB)->admission.rank = -1;
+    low.run.admission.joined_ns = 1; /* long ago */
+    engine.runs.n_queued++;
+    admission_join(&low.run);
+    make(&high, &first, MIB)->admission.rank = 1;
+    engine.runs.n_queued++;
+    admission_join(&high.run);
+    ASSERT_TRUE(start_next() == &low.run);
+}
+
+TEST(sandboxes_with_commands_count_up_to_half_of_the_budget) {
+    struct queued runs[4];
+    uint64_t one = 0, two = 0;
+
+    begin(100 * MIB);
+    admission_session(&engine, &one, 40 * MIB);
+    for (size_t i = 0; i < 4; i++)
+        join(&runs[i], &first, 30 * MIB);
+    ASSERT_TRUE(start_next() == &runs[0].run);
+    ASSERT_TRUE(start_next() == &runs[1].run);
+    ASSERT_NULL(start_next()); /* 40 and 60 */
+    admission_session(&engine, &two, 400 * MIB);
+    admission_end(&runs[0].run);
+    ASSERT_NULL(start_next()); /* 50 and 30 */
+    admission_session(&engine, &one, 0);
+    admission_session(&engine, &two, 0);
+    ASSERT_TRUE(start_next() == &runs[2].run);
+    ASSERT_TRUE(start_next() == &runs[3].run);
+    ASSERT_EQ(engine.sessions.memory_reserved, UINT64_C(0));
+}
+
 TEST(run_that_moves_keeps_its_reservation) {
     struct queued queued;
 

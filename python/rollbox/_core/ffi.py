@@ -94,6 +94,7 @@ class RunOptions(ctypes.Structure):
         ("callback", CALLBACK),
         ("userdata", ctypes.c_void_p),
         ("is_code", ctypes.c_bool),
+        ("priority", ctypes.c_int),
     ]
 
 

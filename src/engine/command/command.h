@@ -71,6 +71,9 @@ struct run_admission {
     struct client *charged_to;   /* its memory counts for it */
     size_t held_bytes, held_fds; /* of its request */
     bool reserved;               /* its memory limit, in the budget */
+    int rank;                    /* by priority: the higher is the first */
+    int64_t joined_ns;
+    uint64_t passed; /* bytes: of later runs of its client that began while it had no room */
 };
 
 enum run_stdin { RUN_STDIN_FILE, RUN_STDIN_DATA, RUN_STDIN_PIPED };

@@ -114,7 +114,8 @@ struct engine_sessions {
     struct list by_name[1024]; /* the same, found by a hash of the name */
     unsigned n;
     uint64_t next_number, next_name, next_exec;
-    int64_t poll_cost_ns; /* time to look at the memory of all of them once */
+    int64_t poll_cost_ns;     /* time to look at the memory of all of them once */
+    uint64_t memory_reserved; /* bytes: limits of those that run commands; admission.c */
 };
 
 /* Results that are kept for a retry of their operation: result.c. */

@@ -10,6 +10,12 @@
  * A large run would wait for ever if small runs of others took all memory that becomes free. Once
  * others have been given as much as the whole budget while it waited, nothing else is started
  * before it.
+ *
+ * Within a client, runs of a higher priority are before others, except those that have waited for
+ * AGE_NS. One that finds no room lets later ones pass, until these had PASSES times its memory.
+ *
+ * Sandboxes count while they run commands, with their memory limits, but at most as half of the
+ * budget: most sandboxes use much less than they may, and runs must go on beside them.
  */
 #include "engine/run/admission.h"
 
@@ -17,6 +23,7 @@
 #include <limits.h>
 
 #include "base/cleanup.h"
+#include "base/clock.h"
 #include "base/error.h"
 #include "engine/box/profile.h"
 #include "engine/command/command.h"
@@ -28,6 +35,9 @@
 #define HELD_FDS_SHARE                                                                             \
     4u /* of the limit of open files, the part that descriptors of one client's requests may be */
 #define HELD_FDS_LEAST 64u
+#define AGE_NS (INT64_C(10) * 1000000000)
+#define PASSES 4u
+#define LOOK_MAX 32u /* runs of a queue that are looked at for a start */
 #define KEPT_FOR_OTHERS                                                                            \
     (UINT64_C(512) << 20) /* of a shared engine's budget, one run of the default policy */
 
@@ -67,12 +77,29 @@ static void uncharge(struct run *run) {
     client->n_running--;
 }
 
+/* Before it: runs of at least its priority, and those that have waited for long. */
+static struct list *place_of(struct client *client, const struct run *run) {
+    struct list *place = client->queue.prev;
+
+    while (place != &client->queue) {
+        const struct run *before = container_of(place, struct run, in_queue);
+
+        if (before->admission.rank >= run->admission.rank ||
+            run->admission.joined_ns - before->admission.joined_ns > AGE_NS)
+            break;
+        place = place->prev;
+    }
+    return place->next;
+}
+
 void admission_join(struct run *run) {
     struct client *client = run->admission.queued_at = run->client;
 
     if (list_empty(&client->queue))
         list_add_tail(&run->engine->runs.turns, &client->in_turns);
-    list_add_tail(&client->queue, &run->in_queue);
+    if (!run->admission.joined_ns)
+        run->admission.joined_ns = clock_now_ns();
+    list_add_tail(place_of(client, run), &run->in_queue); /* before that one */
     client->n_queued++;
 }
 
@@ -118,21 +145,43 @@ int admission_hold(struct run *run, struct rollbox_error *error) {
     return 0;
 }
 
-struct run *admission_first(const struct client *client) {
-    return container_of(client->queue.next, struct run, in_queue);
-}
-
 /* Part of a shared engine's budget is for clients for which nothing runs yet: a client that comes
  * while one client's long runs have all the rest need not wait for the end of one. */
-static bool has_room(const struct client *client) {
+static bool fits(const struct client *client, const struct run *run) {
     const struct engine *engine = client->engine;
     const uint64_t budget = engine->runs.memory_budget,
-                   memory = admission_first(client)->profile->policy->max_memory_bytes;
+                   memory = run->profile->policy->max_memory_bytes,
+                   sessions = MIN(engine->sessions.memory_reserved, budget / 2);
     const uint64_t kept =
         engine->is_private || !client->n_running ? 0 : MIN(budget / 8, KEPT_FOR_OTHERS);
 
     return !engine->runs.n_running || !budget ||
-           engine->runs.memory_reserved + memory <= budget - kept;
+           engine->runs.memory_reserved + sessions + memory <= budget - kept;
+}
+
+/* Nothing of its client is started before it. */
+static bool is_due(const struct run *run) {
+    return run->admission.passed / PASSES >= run->profile->policy->max_memory_bytes;
+}
+
+/* The first that has room; if none has, the first. */
+struct run *admission_first(const struct client *client) {
+    struct run *first = container_of(client->queue.next, struct run, in_queue);
+    unsigned n = 0;
+
+    list_for_each(node, &client->queue) {
+        struct run *run = container_of(node, struct run, in_queue);
+
+        if (fits(client, run))
+            return run;
+        if (is_due(run) || ++n == LOOK_MAX)
+            break;
+    }
+    return first;
+}
+
+static bool has_room(const struct client *client) {
+    return fits(client, admission_first(client));
 }
 
 /* Its results wait: nothing of its is started that would add to them. */
@@ -168,11 +217,23 @@ static void note_passed(struct engine *engine, const struct client *served, uint
     }
 }
 
+/* Those before it in its queue had no room. */
+static void note_passed_before(struct run *run, uint64_t memory) {
+    struct client *client = run->admission.queued_at;
+
+    list_for_each(node, &client->queue) {
+        if (node == &run->in_queue)
+            return;
+        container_of(node, struct run, in_queue)->admission.passed += memory;
+    }
+}
+
 void admission_start(struct run *run) {
     struct engine *engine = run->engine;
     struct client *client = run->client;
     const uint64_t memory = run->profile->policy->max_memory_bytes;
 
+    note_passed_before(run, memory);
     note_passed(engine, client, memory);
     client->passed = 0;
     admission_leave(run);
@@ -213,4 +274,9 @@ void admission_move(struct run *run, struct client *to) {
         charge(run);
     if (is_queued)
         admission_join(run);
+}
+
+void admission_session(struct engine *engine, uint64_t *own, uint64_t memory) {
+    engine->sessions.memory_reserved += memory - *own;
+    *own = memory;
 }

@@ -3,6 +3,8 @@
 #ifndef ROLLBOX_ENGINE_RUN_ADMISSION_H
 #define ROLLBOX_ENGINE_RUN_ADMISSION_H
 
+#include <stdint.h>
+
 struct engine;
 struct run;
 struct rollbox_error;
@@ -18,7 +20,7 @@ void admission_leave(struct run *run); /* that queue, or any other list by in_qu
 
 /* The client whose first queued run starts next; NULL: no queued run has room. */
 struct client *admission_next(struct engine *engine);
-struct run *admission_first(const struct client *client);
+struct run *admission_first(const struct client *client); /* of its queue, which is not empty */
 
 /* Another client takes the run over, with its place among the runs that start; NULL: nobody does. A
  * run that waits elsewhere (for its sandbox, for an interpreter) waits on. */
@@ -27,5 +29,8 @@ void admission_move(struct run *run, struct client *to);
 /* The run leaves the queue, and its memory limit is reserved until admission_end. */
 void admission_start(struct run *run);
 void admission_end(struct run *run); /* nothing if it was not started */
+
+/* What a sandbox counts in the budget; `own` is its present part. */
+void admission_session(struct engine *engine, uint64_t *own, uint64_t memory);
 
 #endif

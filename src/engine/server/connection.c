@@ -211,7 +211,7 @@ void server_status(struct engine *engine, struct buf *to) {
         "\"memory_budget_bytes\": %llu, \"memory_reserved_bytes\": %llu, \"cgroup\": \"%s\", "
         "\"landlock_abi\": %d, ",
         (unsigned long long)engine->runs.memory_budget,
-        (unsigned long long)engine->runs.memory_reserved,
+        (unsigned long long)(engine->runs.memory_reserved + engine->sessions.memory_reserved),
         cgroup_backend_name(cgroup_root_backend(engine->cgroups)), engine->features.landlock_abi);
     interpreter_status(engine, to);
     buf_add_text(to, ", ");

@@ -119,7 +119,8 @@ void debug_dump(struct engine *engine, struct buf *to) {
         "\"memory_reserved_bytes\": %llu, \"memory_budget_bytes\": %llu, \"files\": %u, "
         "\"max_files\": %u, \"sandboxes\": [",
         (int)getpid(), engine->boxes.n, engine->runs.n_queued, engine->runs.n_running,
-        truth(engine->stopping), (unsigned long long)engine->runs.memory_reserved,
+        truth(engine->stopping),
+        (unsigned long long)(engine->runs.memory_reserved + engine->sessions.memory_reserved),
         (unsigned long long)engine->runs.memory_budget, engine->files.used, engine->files.most);
     list_for_each(node, &engine->sessions.all) {
         buf_add_text(to, between);

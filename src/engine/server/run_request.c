@@ -233,6 +233,13 @@ static int decode_fields(struct run *run, struct wire_message *message, struct g
         case TAG_STDIO:
             given->stdio = wire_u64(&field, &number) == 0 && number;
             break;
+        case TAG_PRIORITY:
+            if (wire_u64(&field, &number) < 0 || number > ROLLBOX_PRIORITY_LOW)
+                return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments",
+                    "priority: must be normal, high or low");
+            run->admission.rank =
+                (number == ROLLBOX_PRIORITY_HIGH) - (number == ROLLBOX_PRIORITY_LOW);
+            break;
         case TAG_CODE:
             run->code.is_wanted = wire_u64(&field, &number) == 0 && number;
             break;

@@ -18,6 +18,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "engine/box/box.h"
+#include "engine/box/profile.h"
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/command/command.h"
 #include "engine/command/output.h"
@@ -46,6 +47,17 @@
 
 static const struct run_session_ops session_ops;
 
+/* A session counts in the memory budget of runs while it has commands. */
+static void count_command(struct session *session, int change) {
+    struct engine *engine = session->engine;
+
+    session->commands.n_runs += (unsigned)change;
+    admission_session(engine, &session->commands.memory_reserved,
+        session->commands.n_runs ? session->profile->policy->max_memory_bytes : 0);
+    if (!session->commands.n_runs)
+        run_schedule(engine);
+}
+
 void exec_enter(struct run *run) {
     struct session *session = run->session;
     struct rollbox_error error;
@@ -66,7 +78,7 @@ void exec_enter(struct run *run) {
     run->init.serial = ++run->engine->sessions.next_exec;
     list_add_tail(&session->commands.runs, &run->of_session);
     list_add_tail(&session->commands.waiting, &run->in_queue);
-    session->commands.n_runs++;
+    count_command(session, 1);
     session->files.dirty = session->origin.was_used = true;
     session_events_command_started(run);
     session_touch(session);
@@ -103,7 +115,7 @@ struct run *exec_adopt(struct session *session, const struct checkpoint_command 
     wire_add_text(&run->given.message, GUEST_ARG, command->description);
     run->init.serial = ++run->engine->sessions.next_exec;
     list_add_tail(&session->commands.runs, &run->of_session);
-    session->commands.n_runs++;
+    count_command(session, 1);
     /* After a reset it is under way again. */
     result_forget(run->engine, run->operation.id, run->operation.length);
     list_for_each(node, &session->commands.ended) {
@@ -155,7 +167,7 @@ static struct session *leave(struct run *run) {
 
     keep_orphan_pipes(session, run);
     list_remove(&run->of_session);
-    session->commands.n_runs--;
+    count_command(session, -1);
     run->session = NULL;
     if (!ended)
         return session; /* it cannot be kept, but was sent at least */

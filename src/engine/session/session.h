@@ -97,8 +97,9 @@ struct session_commands {
                             operation */
     struct list ended;   /* struct ended.node: oldest first */
     unsigned n_runs, n_ended;
-    bool kill_due; /* init has not received the request yet to kill some of them */
-    bool thaw_due; /* nor that the processes may run, as the files are copied */
+    uint64_t memory_reserved; /* in the budget of runs */
+    bool kill_due;            /* init has not received the request yet to kill some of them */
+    bool thaw_due;            /* nor that the processes may run, as the files are copied */
     struct orphan_pipe *orphan_pipes;
     size_t n_orphan_pipes;
 };
