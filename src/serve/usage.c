@@ -8,6 +8,7 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "serve/ended_boxes.h"
 #include "serve/engines.h"
 
 #define GIB ((double)(1 << 30))
@@ -166,6 +167,7 @@ struct question {
     struct box *box;          /* referenced */
     struct engine_link *link; /* referenced */
     struct round *round;
+    int64_t asked_ns;
 };
 
 static const char *const states[] = { "idle", "running", "starting", "paused", "asleep" };
@@ -238,8 +240,9 @@ static json_t *by_name(const json_t *answer) {
     return rows;
 }
 
-static void measure_rows(struct server *server, const struct engine_link *link, json_t *rows) {
-    for (size_t i = 0; json_object_size(rows) && i < SERVER_BUCKETS; i++)
+static void measure_rows(
+    struct server *server, const struct engine_link *link, int64_t asked_ns, json_t *rows) {
+    for (size_t i = 0; i < SERVER_BUCKETS; i++)
         list_for_each(node, &server->boxes[i]) {
             struct box *box = container_of(node, struct box, of_names);
             const json_t *row =
@@ -247,6 +250,8 @@ static void measure_rows(struct server *server, const struct engine_link *link, 
 
             if (row)
                 measure(box, row);
+            else if (box->link == link && box->measure.at_ns < asked_ns)
+                ended_boxes_ask(server, box);
         }
 }
 
@@ -260,7 +265,7 @@ static void on_stats(struct rollbox_run *run, void *userdata) {
     } else if (answer) {
         json_t *rows = by_name(answer);
 
-        measure_rows(the_server, question->link, rows);
+        measure_rows(the_server, question->link, question->asked_ns, rows);
         json_decref(rows);
     }
     json_decref(answer);
@@ -274,7 +279,7 @@ static void ask(struct engine_link *link, struct box *box, struct round *round) 
 
     if (!question)
         return;
-    *question = (struct question){ box, engine_link_ref(link), round };
+    *question = (struct question){ box, engine_link_ref(link), round, clock_now_ns() };
     const struct rollbox_call_options call = { .size = sizeof call,
         .call = ROLLBOX_CALL_STATS,
         .sandbox = box ? rollbox_sandbox_name(box->handle) : NULL,

@@ -3,6 +3,7 @@
 
 import json
 import os
+import re
 import socket
 import threading
 
@@ -86,6 +87,44 @@ def test_end_of_a_lease_gives_its_quota_back(server):
     refused(create(server, token), "sandboxes", 1, 1)
     assert server.call("DELETE", f"/v1/leases/{lease}", token=token)[0] == 204
     assert create(server, token)[0] == 201
+
+
+def test_sandbox_that_ends_by_itself_gives_its_quota_back(server):
+    token = tenant(server, "brief", "sandboxes=1")
+    assert create(server, token, name="box", ttl_s=1)[0] == 201
+    refused(create(server, token), "sandboxes", 1, 1)
+    until(lambda: create(server, token)[0] == 201)
+    assert server.call("GET", "/v1/sandboxes/box", token=token)[0] == 404
+
+
+def test_route_with_a_name_of_another_tenant_is_404(server):
+    """Every path of the OpenAPI document that names something."""
+    lease = server.call("POST", "/v1/leases", {})[1]["id"]
+    assert create(server, server.token, name="box", lease=lease)[0] == 201
+    assert server.call("POST", "/v1/sandboxes/box/snapshots", {"name": "base"})[0] == 201
+    body = {"argv": ["sleep", "1000"]}
+    begun = server.call("PUT", "/v1/sandboxes/box/execs/e", body, Prefer="respond-async")
+    assert begun[0] == 202
+    other = server.new_token("two", "run", "net", "host", "admin")
+    until(lambda: server.call("GET", "/v1/sandboxes", token=other)[0] == 200)
+    names = {"sandbox": "box", "lease": lease, "snapshot": "base", "exec": "e", "path": "tmp"}
+    tried = 0
+    for path, methods in server.call("GET", "/v1/openapi.json")[1]["paths"].items():
+        if "{" not in path or not path.startswith("/v1/"):
+            continue
+        real = re.sub(r"\{(\w+)(\.\.\.)?\}", lambda m: names.get(m[1], "box"), path)
+        for method in methods:
+            sent = {} if method in ("post", "put", "patch") else None
+            status = server.call(method.upper(), real, sent, token=other)[0]
+            assert status == 404, (method, real, status)
+            tried += 1
+    assert tried > 30
+    # And nothing of it has happened.
+    assert server.call("GET", "/v1/sandboxes/box/execs/e?wait=0")[0] == 202
+    assert server.call("PUT", f"/v1/leases/{lease}")[0] == 200
+    for path in ("/v1/quota", "/v1/usage", "/v1/usage?by=sandbox", "/v1/usage?by=lease"):
+        text = json.dumps(server.call("GET", path, token=server.new_token("three"))[1])
+        assert "box" not in text.replace("sandbox", "") and lease not in text, text
 
 
 def test_sandboxes_that_are_being_made_count(server):
