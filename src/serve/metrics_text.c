@@ -12,6 +12,7 @@
 #include "serve/engines.h"
 #include "serve/metrics.h"
 #include "serve/series.h"
+#include "serve/tenant_metrics.h"
 #include "serve/usage.h"
 
 #define SCRAPE_NS (INT64_C(1000) * 1000000)
@@ -300,6 +301,7 @@ static void answer(struct scrape *scrape) {
     add_server(&text, server);
     add_engines(&text, server, scrape->engines);
     add_sandboxes(&text, server);
+    tenant_metrics(&text, server);
     add_usage(&text, server);
     add_series(&text);
     if (buf_failed(&text))
