@@ -170,7 +170,8 @@ static void on_fresh(struct loop_timer *timer) {
 static uint64_t cost_of(const struct exchange *exchange) {
     double ms = exchange->turn.is_run ? MIN(exchange->tenant->mean_ms, COST_MAX_MS) : 1;
 
-    return (uint64_t)((1 + ms) * (double)(1 + exchange->share.of[QUOTA_MEMORY] / COST_BYTES));
+    return exchange->turn.n *
+           (uint64_t)((1 + ms) * (double)(1 + exchange->share.of[QUOTA_MEMORY] / COST_BYTES));
 }
 
 static void begin(struct exchange *exchange) {
@@ -391,6 +392,7 @@ bool admission_take(struct exchange *exchange, enum admission_kind kind, const j
     exchange->share = json_object_size(policy) ? limits_of(policy) : limits_of_defaults();
     exchange->share.of[kind == ADMISSION_SANDBOX ? QUOTA_SANDBOXES : QUOTA_RUNNING] = 1;
     exchange->turn.is_run = kind == ADMISSION_RUN;
+    exchange->turn.n = 1;
     return read_turn(exchange) && take(exchange, 1);
 }
 
@@ -399,7 +401,9 @@ bool admission_forks(struct exchange *exchange, unsigned n) {
         return false;
     exchange->share = exchange->box->held;
     exchange->share.of[QUOTA_SANDBOXES] = 1;
-    return take(exchange, n);
+    exchange->turn.is_run = false;
+    exchange->turn.n = n;
+    return read_turn(exchange) && take(exchange, n);
 }
 
 bool admission_command(struct exchange *exchange) {

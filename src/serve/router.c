@@ -90,7 +90,7 @@ static const struct route routes[] = {
     { "GET", BOX "/snapshots", TOKEN_RUN, BODY_JSON, no_keys, handle_call },
     { "GET", BOX "/snapshots/{snapshot}", TOKEN_RUN, BODY_JSON, no_keys, handle_call },
     { "DELETE", BOX "/snapshots/{snapshot}", TOKEN_RUN, BODY_JSON, no_keys, handle_call },
-    { "POST", BOX "/fork", TOKEN_RUN, BODY_JSON, fork_keys, handle_call },
+    { "POST", BOX "/fork", TOKEN_RUN, BODY_JSON, fork_keys, handle_fork },
     { "POST", BOX "/reset", TOKEN_RUN, BODY_JSON, reset_keys, handle_call },
     { "GET", BOX "/diff", TOKEN_RUN, BODY_JSON, no_keys, handle_call },
     { "POST", BOX "/grade", TOKEN_RUN, BODY_JSON, grade_keys, handle_grade },

@@ -473,16 +473,39 @@ bool call_signal(struct exchange *exchange, struct rollbox_call_options *call) {
     return true;
 }
 
+/* The members of the body are read when the fork has its turn, too. */
 static bool fork_of(struct exchange *exchange, struct rollbox_call_options *call,
     struct rollbox_state_options *state) {
     int64_t n = 1;
 
-    if (!exchange_integer(exchange, "n", 1, FORKS_MAX, &n) ||
-        !exchange_boolean(exchange, "same_seed", &state->same_seed) ||
-        !admission_forks(exchange, (unsigned)n))
+    call->call = ROLLBOX_CALL_FORK;
+    call->sandbox = rollbox_sandbox_name(exchange->box->handle);
+    call->state = state;
+    call->callback = on_forked;
+    if (!processes_of(exchange, state) || !exchange_string(exchange, "snapshot", &call->snapshot) ||
+        !exchange_integer(exchange, "n", 1, FORKS_MAX, &n) ||
+        !exchange_boolean(exchange, "same_seed", &state->same_seed))
         return false;
     call->n = (size_t)n;
     return true;
+}
+
+static void start_fork(struct exchange *exchange, struct rollbox_plan *no_plan) {
+    struct rollbox_state_options state = { .size = sizeof state };
+    struct rollbox_call_options call = { 0 };
+
+    (void)no_plan;
+    if (fork_of(exchange, &call, &state))
+        start_call(exchange, &call);
+}
+
+void handle_fork(struct exchange *exchange) {
+    struct rollbox_state_options state = { .size = sizeof state };
+    struct rollbox_call_options call = { 0 };
+
+    exchange->prepared = start_fork;
+    if (fork_of(exchange, &call, &state) && admission_forks(exchange, (unsigned)call.n))
+        admission_enter(exchange, NULL);
 }
 
 static const struct verb {
@@ -505,7 +528,6 @@ static const struct verb {
     { "GET", "/snapshots", ROLLBOX_CALL_TREE, on_answered, false },
     { "GET", "/snapshots/{snapshot}", ROLLBOX_CALL_SHOW, on_answered, false },
     { "DELETE", "/snapshots/{snapshot}", ROLLBOX_CALL_DROP, on_dropped, false },
-    { "POST", "/fork", ROLLBOX_CALL_FORK, on_forked, false },
     { "POST", "/reset", ROLLBOX_CALL_RESET, on_done, true },
     { "GET", "/diff", ROLLBOX_CALL_DIFF, on_answered, false },
     { "POST", "/execs/{exec}/signal", ROLLBOX_CALL_SIGNAL, on_done, false },
@@ -553,12 +575,9 @@ void handle_call(struct exchange *exchange) {
         if (!command_terminal(exchange, exchange->body, &terminal))
             return;
     }
-    if ((verb->call == ROLLBOX_CALL_FORK || verb->call == ROLLBOX_CALL_RESET) &&
-        !exchange_string(exchange, "snapshot", &call.snapshot))
+    if (verb->call == ROLLBOX_CALL_RESET && !exchange_string(exchange, "snapshot", &call.snapshot))
         return;
     if (verb->call == ROLLBOX_CALL_SNAPSHOT && !exchange_string(exchange, "name", &call.snapshot))
-        return;
-    if (verb->call == ROLLBOX_CALL_FORK && !fork_of(exchange, &call, &state))
         return;
     if (verb->call == ROLLBOX_CALL_SHOW && http_query(request, "verify", &verify))
         call.call = ROLLBOX_CALL_VERIFY;

@@ -149,6 +149,7 @@ struct turn {
     struct rollbox_plan *plan; /* to begin with this */
     struct list of_fresh;      /* has begun a moment ago */
     int64_t started_ns, timeout_ns;
+    unsigned n; /* forks; 1 of others */
     bool is_run, has_started;
 };
 
@@ -320,6 +321,7 @@ void handle_create(struct exchange *exchange);
 void handle_list(struct exchange *exchange);
 /* Reads "signal" and "scope" of the body. False: the answer is given. */
 bool call_signal(struct exchange *exchange, struct rollbox_call_options *call);
+void handle_fork(struct exchange *exchange);
 void handle_call(struct exchange *exchange); /* a call on a sandbox, by its route */
 void handle_status(struct exchange *exchange);
 void handle_label(struct exchange *exchange);
