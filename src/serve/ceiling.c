@@ -77,11 +77,12 @@ static bool say(char ret[CEILING_TEXT], const char *format, ...) {
 /* A value as its writer wrote it. */
 static bool exceeds(
     char ret[CEILING_TEXT], const char *key, const json_t *value, const json_t *ceiling) {
-    auto_free char *has = value ? json_dumps(value, AS_WRITTEN) : NULL;
+    auto_free char *has = value ? json_dumps(value, AS_WRITTEN) : strdup("not limited");
     auto_free char *most = json_dumps(ceiling, AS_WRITTEN);
 
-    return say(ret, "%s is %.200s, and the ceiling of the tenant is %.200s", key,
-        has ? has : "not limited", most ? most : "?");
+    if (!has || !most)
+        return say(ret, "%s exceeds the ceiling of the tenant", key);
+    return say(ret, "%s is %.200s, and the ceiling of the tenant is %.200s", key, has, most);
 }
 
 /* NULL: it is not valid, and `ret` tells why. */
@@ -174,7 +175,9 @@ static bool is_below(const char *path, const char *root) {
 
     while (n > 1 && root[n - 1] == '/')
         n--;
-    return n == 1 || (!strncmp(path, root, n) && (!path[n] || path[n] == '/'));
+    if (n == 1)
+        return true;
+    return !strncmp(path, root, n) && (!path[n] || path[n] == '/');
 }
 
 /* Whether a name is one of a list: as a path, or by patterns. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is told of a tenant: for GET /v1/status, GET /v1/quota and the metrics. */
+/* The numbers of a tenant: for GET /v1/status, GET /v1/quota and the metrics. */
 #ifndef ROLLBOX_SERVE_TENANTS_H
 #define ROLLBOX_SERVE_TENANTS_H
 

@@ -415,7 +415,7 @@ def test_token_that_ends_ends_its_streams(server, how):
         assert not rest(feed).endswith(b"0\r\n\r\n")
         assert not any("result" in message for message in channel.all())
     assert server.call("GET", "/v1/sandboxes", token=token)[0] == 401
-    # The run and the channel's command have ended; the detached one and other tokens go on.
+    # The run and the channel's command have ended; the detached one and other tokens continue.
     until(lambda: server.call("GET", "/v1/quota", token=keeper)[1]["running"] == 1)
     assert server.call("GET", f"{box}/execs/e?wait=0", token=keeper)[0] == 202
     kept.setblocking(False)

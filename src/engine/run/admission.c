@@ -15,7 +15,7 @@
  * AGE_NS. One that finds no room lets later ones pass, until these had PASSES times its memory.
  *
  * Sandboxes count while they run commands, with their memory limits, but at most as half of the
- * budget: most sandboxes use much less than they may, and runs must go on beside them.
+ * budget: most sandboxes use much less than they may, and runs must continue beside them.
  */
 #include "engine/run/admission.h"
 
