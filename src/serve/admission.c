@@ -71,7 +71,7 @@ static struct loop_timer fresh_timer, look_timer;
 static struct loop_task turn_task;
 
 static unsigned fresh_max(void) {
-    return (unsigned)MAX(processors() + 1, (uint64_t)FRESH_LEAST);
+    return (unsigned)MAX(processors() + 2, (uint64_t)FRESH_LEAST);
 }
 
 static bool read_turn(struct exchange *exchange) {
