@@ -396,6 +396,10 @@ bool admission_take(struct exchange *exchange, enum admission_kind kind, const j
     return read_turn(exchange) && take(exchange, 1);
 }
 
+int64_t admission_wait_ns(const struct exchange *exchange) {
+    return quota_rate_wait_ns(&exchange->quotas, &exchange->tenant->use, clock_now_ns());
+}
+
 bool admission_forks(struct exchange *exchange, unsigned n) {
     if (!ceilings_allow_fork(exchange))
         return false;

@@ -26,6 +26,8 @@ bool admission_take(struct exchange *exchange, enum admission_kind kind, const j
 void admission_enter(struct exchange *exchange, struct rollbox_plan *plan);
 /* For an engine that has others' runs, too. */
 enum rollbox_priority admission_priority(const struct exchange *exchange);
+/* How long until the rate of the tenant allows one more start; 0: now. */
+int64_t admission_wait_ns(const struct exchange *exchange);
 /* For n forks of the exchange's sandbox. False: the answer is given. */
 bool admission_forks(struct exchange *exchange, unsigned n);
 /* For a command in a sandbox. False: the answer is given. */

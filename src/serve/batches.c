@@ -220,10 +220,16 @@ static void on_time(struct loop_timer *timer) {
     take_lines(container_of(timer, struct batch, timer));
 }
 
-static bool has_room(const struct batch *batch) {
+static bool has_room(struct batch *batch) {
+    const struct exchange *exchange = batch->exchange;
+
     if (batch->is_full || batch->n_jobs >= WINDOW)
         return false;
-    return true;
+    int64_t wait_ns = admission_wait_ns(exchange);
+    if (wait_ns)
+        (void)loop_timer_set(
+            exchange->server->loop, &batch->timer, clock_now_ns() + wait_ns, on_time);
+    return !wait_ns;
 }
 
 /* Starts as many jobs as there is room for. Frees the batch at its end. */

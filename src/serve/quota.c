@@ -191,6 +191,17 @@ static int64_t wait_of_rate(
     return seconds > RETRY_MAX_S ? RETRY_MAX_S : (int64_t)MAX(seconds, 1.0);
 }
 
+int64_t quota_rate_wait_ns(const struct amounts *quotas, struct quota_use *use, int64_t now_ns) {
+    const uint64_t rate = quotas->of[QUOTA_RATE];
+
+    if (rate == QUOTA_NONE || !rate) /* 0: the request is refused at once */
+        return 0;
+    fill(quotas, use, now_ns);
+    if (use->bucket_one >= thousandths(1))
+        return 0;
+    return (int64_t)ceil((double)(thousandths(1) - use->bucket_one) / (double)rate * 1e9);
+}
+
 /* ---- taking ---- */
 
 static bool refuse(struct quota_use *use, struct quota_verdict *ret, struct quota_verdict verdict) {

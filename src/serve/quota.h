@@ -76,6 +76,8 @@ bool quota_has_room(
  * `more` alone must fit: quota_take_levels takes them later. */
 bool quota_take(const struct amounts *quotas, struct quota_use *use, const struct amounts *more,
     int64_t now_ns, int64_t day_s, bool waits, struct quota_verdict *ret);
+/* How long until the rate allows one more start; 0: it does. */
+int64_t quota_rate_wait_ns(const struct amounts *quotas, struct quota_use *use, int64_t now_ns);
 void quota_take_levels(struct quota_use *use, const struct amounts *more);
 void quota_give_back(struct quota_use *use, const struct amounts *less);
 /* n times the levels of one. */

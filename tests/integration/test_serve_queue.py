@@ -202,6 +202,16 @@ def test_jobs_of_a_batch_wait_for_their_tenants_quota(server):
     )
 
 
+def test_jobs_of_a_batch_wait_for_the_rate(server):
+    token = server.new_token("rated", arguments=("--quota", "rate=40", "--quota", "burst=1"))
+    until(lambda: server.call("GET", "/v1/sandboxes", token=token)[0] == 200)
+    jobs = b'{"argv": ["true"]}\n' * 12
+    call = Call(server, token, jobs, path="/v1/batches")
+    assert call.end() == 200
+    rows = [json.loads(line) for line in call.answer[1].splitlines()]
+    assert [row["outcome"] for row in rows] == ["exit"] * 12, rows
+
+
 def test_status_tells_quotas_queues_and_refusals(server):
     token = server.new_token("told")
     done = server.who.rollbox(

@@ -94,6 +94,18 @@ TEST(rate_fills_a_bucket) {
     ASSERT_FALSE(take(boxes(1, 0), 1000 * SECOND, 0));
 }
 
+TEST(rate_tells_how_long_to_wait) {
+    begin();
+    ASSERT_EQ(quota_rate_wait_ns(&quotas, &use, 0), INT64_C(0));
+    quotas.of[QUOTA_RATE] = 2000;
+    quotas.of[QUOTA_BURST] = 1;
+    ASSERT_EQ(quota_rate_wait_ns(&quotas, &use, 0), INT64_C(0));
+    ASSERT_TRUE(take(boxes(1, 0), 0, 0));
+    ASSERT_EQ(quota_rate_wait_ns(&quotas, &use, 0), SECOND / 2);
+    ASSERT_EQ(quota_rate_wait_ns(&quotas, &use, SECOND / 2), INT64_C(0));
+    ASSERT_TRUE(take(boxes(1, 0), SECOND / 2, 0));
+}
+
 TEST(rate_is_filled_by_frequent_looks) {
     begin();
     quotas.of[QUOTA_RATE] = 1000;
