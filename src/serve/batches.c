@@ -197,9 +197,13 @@ static bool start_job(struct batch *batch, const char *line, size_t length) {
     } else if (exchange->server->draining) {
         exchange_problem(exchange, 503, "draining", "the server is shutting down");
     } else {
-        job->command = command_read(exchange);
-        if (job->command)
+        /* A command that is refused has its row already, and the job may be gone. */
+        struct command *command = command_read(exchange);
+
+        if (command) {
+            job->command = command;
             policies_prepare(exchange, ADMISSION_RUN, start_run);
+        }
     }
     return true;
 }
