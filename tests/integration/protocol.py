@@ -31,7 +31,8 @@ def parse(message):
     answer, at = {"type": kind, "serial": serial}, 16
     while at < len(message):
         tag, length = struct.unpack("II", message[at : at + 8])
-        name, value = NAMES[tag - 1], message[at + 8 : at + 8 + length]
+        name = NAMES[tag - 1] if tag <= len(NAMES) else str(tag)  # later ones have no name here
+        value = message[at + 8 : at + 8 + length]
         at += 8 + length + -length % 8
         answer[name] = struct.unpack("Q", value)[0] if length == 8 and name not in BYTES else value
     return answer
