@@ -111,7 +111,7 @@ LIST = """/dev/nvidiactl
 /dev/nvidia2
 BIN
 LIB
-/run/nvidia-persistenced/socket
+SOCKET
 """
 
 
@@ -128,8 +128,10 @@ def listed(tmp_path, monkeypatch):
     made = ["/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia0", "/dev/nvidia2"]
     for name in ("nvidia-smi", "libcuda.so.535.1"):
         (tmp_path / name).write_text(f"{name}\n")
+    os.mknod(tmp_path / "socket", 0o666 | stat.S_IFSOCK)
     text = LIST.replace("BIN", str(tmp_path / "nvidia-smi"))
-    (directory / "nvidia.list").write_text(text.replace("LIB", str(tmp_path / "libcuda.so.535.1")))
+    text = text.replace("LIB", str(tmp_path / "libcuda.so.535.1"))
+    (directory / "nvidia.list").write_text(text.replace("SOCKET", str(tmp_path / "socket")))
     with open(place().parent / ".rollbox-test-nodes", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         for path in made:
@@ -145,8 +147,10 @@ def test_gpus_of_a_list_of_nvidia_container_cli(listed, tmp_path):
         assert "nvidia2" not in nodes(engine, gpus=[0])
         assert {"nvidia0", "nvidia2"} <= set(nodes(engine, gpus="all"))
         library = tmp_path / "libcuda.so.535.1"
-        done = Sandbox(Policy(gpus=[2]), engine=engine).run(f"cat {library}; echo x > {library}")
-        assert done.text == "libcuda.so.535.1\n" and b"Read-only" in done.stderr
+        done = Sandbox(Policy(gpus=[2]), engine=engine).run(
+            f"cat {library}; echo x > {library}; test -e {tmp_path}/socket || echo no socket"
+        )
+        assert done.text == "libcuda.so.535.1\nno socket\n" and b"Read-only" in done.stderr
         assert done.isolation["devices"] == ["/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia2"]
         with pytest.raises(PathNotFound, match="nvidia.com/gpu=1"):
             Sandbox(Policy(gpus=[1]), engine=engine).run("true")
