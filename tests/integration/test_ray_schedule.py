@@ -10,7 +10,14 @@ import pytest
 from harness import processes, until
 from ray_fakes import FakeCluster
 
-from rollbox import EngineLost, EngineStartFailed, InvalidArgument, NotFound, ResourceExhausted
+from rollbox import (
+    EngineLost,
+    EngineStartFailed,
+    FeatureMissing,
+    InvalidArgument,
+    NotFound,
+    ResourceExhausted,
+)
 from rollbox._core.request import error_result
 from rollbox.ray import Pool
 from rollbox.ray._pool import _shares
@@ -237,6 +244,30 @@ def test_handles_have_the_methods_of_a_sandbox(pool):
             box.no_such_method()
     with pytest.raises(NotFound, match="closed"):
         box.exec("true")
+
+
+def test_files_go_to_and_from_the_machine_of_the_caller(pool, tmp_path):
+    (tmp_path / "tree").mkdir()
+    (tmp_path / "tree/run").write_text("#!/bin/sh\necho ran\n")
+    (tmp_path / "tree/run").chmod(0o755)
+    (tmp_path / "tree/link").symlink_to("run")
+    box = pool.sandbox()
+    box.upload(tmp_path / "tree", "/tmp/tree")
+    assert box.exec(["/tmp/tree/link"], text=True).stdout == "ran\n"
+    box.write_file("/tmp/tree/new", "made")
+    box.download("/tmp/tree", tmp_path / "back")
+    assert (tmp_path / "back/new").read_text() == "made"
+    assert (tmp_path / "back/link").readlink().name == "run"
+    box.download("/tmp/tree/new", tmp_path / "file")
+    assert (tmp_path / "file").read_text() == "made"
+    with pytest.raises(InvalidArgument, match="exists"):
+        box.download("/tmp/tree", tmp_path / "back")
+    with pytest.raises(NotFound):
+        box.download("/tmp/none", tmp_path / "none")
+    with pytest.raises(FeatureMissing, match="publish"):
+        box.export(tmp_path / "x")
+    asyncio.run(box.aio.upload(tmp_path / "file", "/tmp/again"))
+    assert box.read_file("/tmp/again") == b"made"
 
 
 def test_a_fork_over_the_cluster_continues_processes(pool):

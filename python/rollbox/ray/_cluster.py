@@ -63,7 +63,7 @@ class ActorHost:
         made: concurrent.futures.Future[Any] = concurrent.futures.Future()
         try:
             future = self._start(method, arguments).future()
-        except (ray.exceptions.RayError, ValueError) as error:
+        except Exception as error:  # of Ray, which may be shut down
             made.set_exception(EngineLost(f"the node's actor is gone: {error}", stage="run"))
             return made
         future.add_done_callback(functools.partial(_pass_on, made))

@@ -32,6 +32,7 @@ from .._sandbox import Sandbox
 from .._shell import Shell
 from ._objects import Kept, Reference, Target
 from ._runner import Row, Rows, Runner
+from ._transfer import download, upload
 
 # The engine ends, and its directory goes, when the pipe to this shell is closed, however the
 # actor's process ends. The shell is no child of the actor: when an actor's process dies, Ray kills
@@ -269,6 +270,23 @@ class NodeHost:
                 elif arguments or options:
                     raise TypeError(f"{name} is not a method")
                 return True, self._sendable(value, kept.lease_s)
+        except Exception as error:  # goes to the caller as it is
+            return False, error
+
+    def upload(self, target: Target, data: bytes, guest: str, options: Any) -> tuple[bool, Any]:
+        """Puts files of the caller's machine into a sandbox."""
+        try:
+            with self._using(target) as kept:
+                upload(kept.value, data, guest, options)
+                return True, None
+        except Exception as error:  # goes to the caller as it is
+            return False, error
+
+    def download(self, target: Target, guest: str, max_bytes: Any) -> tuple[bool, Any]:
+        """The files of a sandbox, for the caller's machine."""
+        try:
+            with self._using(target) as kept:
+                return True, download(kept.value, guest, max_bytes)
         except Exception as error:  # goes to the caller as it is
             return False, error
 

@@ -11,15 +11,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import os
+import tempfile
 import threading
 import time
 import weakref
 from typing import Any, Optional
 
 from .. import _process, _sandbox, _shell
-from .._core.errors import EngineLost, InvalidArgument, RollboxError
+from .._core.errors import EngineLost, FeatureMissing, InvalidArgument, RollboxError
 from .._snapshots import Snapshot
 from ._objects import Reference
+from ._transfer import pack, unpack
 
 _CLASSES: dict[str, Any] = {
     "Sandbox": _sandbox.Sandbox,
@@ -64,6 +67,10 @@ class Published:
     source: Any
     processes: str
     home: str
+
+
+_OWN = ("fork", "upload", "download", "export", "connect")
+"""Methods of a PoolSandbox that are more than a call on its node."""
 
 
 def _plain(value: Any) -> Any:
@@ -211,6 +218,40 @@ class PoolSandbox(Handle):
         forks: list[PoolSandbox] = pool._fork_over_cluster(self, n, **options)
         return forks
 
+    def upload(self, host: Any, guest: Any, **options: Any) -> None:
+        """Copies a file or tree of this machine into the sandbox; see Sandbox.upload.
+
+        It goes through the memory of both machines.
+        """
+        target, data = self._reference.target, pack(os.fspath(host))
+        self._value(self._host.call("upload", target, data, os.fspath(guest), options).result())
+
+    def download(self, guest: Any, host: Any, *, max_bytes: Optional[int] = None) -> None:
+        """Copies a file or tree of the sandbox to this machine; `host` must not exist.
+
+        It goes through the memory of both machines.
+        """
+        if os.path.lexists(host):
+            raise InvalidArgument(f"{host} exists; name a new path", stage="files")
+        target = self._reference.target
+        call = self._host.call("download", target, os.fspath(guest), max_bytes)
+        parent = os.path.dirname(os.path.abspath(host))
+        with tempfile.TemporaryDirectory(prefix=".rollbox-", dir=parent) as place:
+            os.rename(unpack(self._value(call.result()), place), host)
+
+    def export(self, *_: Any, **__: Any) -> None:
+        """Raises FeatureMissing: Pool.publish is for this."""
+        raise FeatureMissing(
+            "the file would be on another machine; use Pool.publish", stage="files"
+        )
+
+    def connect(self, port: int) -> None:
+        """Raises FeatureMissing: a socket cannot leave its node."""
+        raise FeatureMissing(
+            f"a connection to port {port} cannot leave its node; `url(port)` has an address",
+            stage="connect",
+        )
+
     def _adopt_pool(self, pool: Any) -> PoolSandbox:
         self._pool = weakref.ref(pool)
         return self
@@ -244,12 +285,12 @@ class AsyncHandle:
             raise AttributeError(name)
 
         async def method(*arguments: Any, **options: Any) -> Any:
-            if name == "fork" and options.get("spread") == "cluster":
+            if name in _OWN and isinstance(self._handle, PoolSandbox):
                 loop = asyncio.get_running_loop()
-                fork: Any = self._handle.__getattribute__("fork")
-                return await loop.run_in_executor(None, lambda: fork(*arguments, **options))
-            options.pop("spread", None) if name == "fork" else None
-            found = await self._handle._call_async(name, *arguments, **options)
+                own: Any = getattr(self._handle, name)
+                found = await loop.run_in_executor(None, lambda: own(*arguments, **options))
+            else:
+                found = await self._handle._call_async(name, *arguments, **options)
             if isinstance(found, list):
                 return [one.aio if isinstance(one, Handle) else one for one in found]
             return found.aio if isinstance(found, Handle) else found
