@@ -113,6 +113,61 @@ static int add_volume(json_t *policy, const char *key, const char *value) {
     return json_object_set(volumes, name, volume) < 0 ? -EILSEQ : 0;
 }
 
+/* Docker's options that hold anyway. */
+static bool is_usual(const char *word) {
+    static const char *const usual[] = { "rw", "nosuid", "nodev", "exec", "" };
+
+    for (size_t i = 0; i < ARRAY_SIZE(usual); i++)
+        if (!strcmp(word, usual[i]))
+            return true;
+    return false;
+}
+
+/* An option that the policy does not have becomes a member, which the check of the policy names. */
+static int add_tmpfs_option(json_t *tmpfs, const char *word) {
+    const char *equals = strchr(word, '=');
+    auto_free char *name = strndup(word, equals ? (size_t)(equals - word) : strlen(word));
+
+    if (!name)
+        return -ENOMEM;
+    if (is_usual(word))
+        return 0;
+    if (!strcmp(word, "noexec"))
+        return json_object_set_new(tmpfs, "exec", json_false());
+    return json_object_set_new(tmpfs, name, equals ? json_string(equals + 1) : json_true());
+}
+
+/* PATH or PATH:OPTION,OPTION... */
+static int add_tmpfs(json_t *policy, const char *key, const char *value) {
+    const char *colon = strchr(value, ':');
+    json_t *all = json_object_get(policy, key);
+    auto_free char *path = strndup(value, colon ? (size_t)(colon - value) : strlen(value));
+    auto_free char *words = strdup(colon ? colon + 1 : "");
+    auto_json json_t *tmpfs = json_object();
+
+    if (!is_given(policy, key) && json_object_set_new(policy, key, all = json_object()) < 0)
+        return -ENOMEM;
+    if (!path || !words || !tmpfs)
+        return -ENOMEM;
+    for (char *rest = words, *word; (word = strsep(&rest, ",")) != NULL;)
+        if (add_tmpfs_option(tmpfs, word) < 0)
+            return -EILSEQ;
+    return json_object_set(all, path, tmpfs) < 0 ? -EILSEQ : 0;
+}
+
+/* NAME=SOFT or NAME=SOFT:HARD. */
+static int add_ulimit(json_t *policy, const char *key, const char *value) {
+    const char *equals = strchr(value, '=');
+    json_t *all = json_object_get(policy, key);
+    auto_free char *name = strndup(value, equals ? (size_t)(equals - value) : strlen(value));
+
+    if (!is_given(policy, key) && json_object_set_new(policy, key, all = json_object()) < 0)
+        return -ENOMEM;
+    if (!name)
+        return -ENOMEM;
+    return json_object_set_new(all, name, json_string(equals ? equals + 1 : "")) < 0 ? -EILSEQ : 0;
+}
+
 /* Puts one use of an option into the policy. */
 static int add_option(json_t *policy, const struct option_use *use) {
     const char *key = use->option->policy_key;
@@ -133,6 +188,10 @@ static int add_option(json_t *policy, const struct option_use *use) {
     }
     if (use->option->id == OPTION_GPUS)
         return add_gpus(policy, key, use->value);
+    if (use->option->id == OPTION_TMPFS)
+        return add_tmpfs(policy, key, use->value);
+    if (use->option->id == OPTION_ULIMIT)
+        return add_ulimit(policy, key, use->value);
     if (use->option->id == OPTION_VOLUME)
         return add_volume(policy, key, use->value);
     auto_json json_t *value = option_value(use);

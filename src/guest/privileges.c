@@ -7,6 +7,7 @@
 #include <linux/seccomp.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "guest/internal.h"
@@ -19,6 +20,20 @@ int box_enter_cgroups(struct box *box) {
         if (write(*box->tasks++, "0", 1) != 1)
             return -errno;
     return 0;
+}
+
+int guest_set_limit(int resource, uint64_t soft, uint64_t hard) {
+    struct rlimit limit, ours = { soft, hard };
+
+    if (setrlimit(resource, &ours) == 0)
+        return 0;
+    if (errno != EPERM || sys_call4(__NR_prlimit64, 0, resource, NULL, &limit) < 0 ||
+        limit.rlim_max >= hard)
+        return -EPERM;
+    ours.rlim_max = limit.rlim_max;
+    if (ours.rlim_cur > ours.rlim_max)
+        ours.rlim_cur = ours.rlim_max;
+    return setrlimit(resource, &ours) < 0 ? -errno : 0;
 }
 
 /* A new user namespace has all of them. Capabilities dropped from the bounding set are unavailable

@@ -5,7 +5,9 @@
 #include <errno.h>
 #include <string.h>
 
+#include "base/cleanup.h"
 #include "base/error.h"
+#include "policy/ulimits.h"
 
 uint32_t compiler_text(struct compiler *c, const char *value) {
     size_t at = sizeof(struct plan) + c->texts.length;
@@ -32,9 +34,16 @@ void compiler_rule(struct compiler *c, const char *path, uint64_t access, uint32
         buf_add(&c->rules, &r, sizeof r);
 }
 
-void compiler_limit(struct compiler *c, unsigned resource, uint64_t value) {
-    struct plan_rlimit l = { .resource = resource, .value = value };
+void compiler_limit(struct compiler *c, unsigned resource, uint64_t value, uint64_t most) {
+    const struct policy_ulimit *asked = policy_ulimit_of(c->policy, resource);
+    uint64_t own = asked ? MAX(most, value) : value;
+    struct plan_rlimit l = { .resource = resource, .value = own, .soft = own };
 
+    buf_add(&c->rlimits, &l, sizeof l);
+    if (!asked)
+        return;
+    l.value = MIN(asked->hard, own);
+    l.soft = MIN(asked->soft, l.value);
     buf_add(&c->rlimits, &l, sizeof l);
 }
 

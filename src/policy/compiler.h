@@ -25,7 +25,9 @@ uint32_t compiler_bytes(struct compiler *c, const void *data, size_t length);
 /* `kind` is an enum plan_rule_kind. Rights that the kernel does not know are left out. */
 void compiler_rule(struct compiler *c, const char *path, uint64_t access, uint32_t kind);
 
-void compiler_limit(struct compiler *c, unsigned resource, uint64_t value);
+/* A limit of the sandbox's own: `value`, or with a limit of the policy for this resource at most
+ * `most`, and the policy's below that. */
+void compiler_limit(struct compiler *c, unsigned resource, uint64_t value, uint64_t most);
 
 /* Whether the target of a grant is denied, or lies below a denied path. The policy's text decides
  * this only if no link lies between. 1: the grant is a default and is left out; 0: it is not

@@ -24,10 +24,14 @@ void key_publish(struct reader *r, json_t *value);
 void key_devices(struct reader *r, json_t *value); /* devices.c, as the next */
 void key_gpus(struct reader *r, json_t *value);
 void key_volumes(struct reader *r, json_t *value); /* volumes.c */
+void key_tmpfs(struct reader *r, json_t *value);   /* tmpfs.c, as the next */
+void key_shm_size(struct reader *r, json_t *value);
+void key_ulimits(struct reader *r, json_t *value); /* ulimits.c */
 
 /* After all keys: checks of the network keys against one another. */
 void network_check(struct reader *r);
 void publish_check(struct reader *r); /* after network_check */
+void tmpfs_check(struct reader *r);   /* after the next */
 void volumes_check(struct reader *r); /* when the lists of paths are complete */
 
 #endif

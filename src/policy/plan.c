@@ -31,6 +31,8 @@
 #include "policy/devices.h"
 #include "policy/filter.h"
 #include "policy/network.h"
+#include "policy/tmpfs.h"
+#include "policy/ulimits.h"
 #include "policy/volumes.h"
 #include "sys/confine.h"
 #include "sys/uapi.h"
@@ -121,6 +123,9 @@ static bool is_granted_below(const struct compiler *c, const char *path) {
             if (compiler_is_below(lists[i]->items[k].path, path) ||
                 (found[i][k].real && compiler_is_below(found[i][k].real, path)))
                 return true;
+    for (size_t i = 0; i < c->policy->tmpfs.n; i++)
+        if (compiler_is_below(c->policy->tmpfs.items[i].path, path))
+            return true;
     return false;
 }
 
@@ -395,6 +400,9 @@ static void add_proc(struct compiler *c) {
     }
     if (c->plan.flags & PLAN_VIRTUAL)
         compiler_box_op(c, PLAN_OP_UPTIME, "/proc/uptime", PLAN_PRIVATE "/uptime", MASK);
+    snprintf(path, sizeof path, "%s\n", c->policy->hostname ? c->policy->hostname : "rollbox");
+    compiler_file(c, PLAN_HIDDEN "/proc/sys/kernel/hostname", path, 0444);
+    compiler_file(c, PLAN_HIDDEN "/proc/sys/kernel/domainname", "(none)\n", 0444);
     snprintf(pages, sizeof pages, "%" PRIu64 "\n", c->plan.segment_bytes / PAGE_BYTES);
     for (size_t i = 0; plan_sysctl_names[i]; i++)
         if (c->host->sysctls[i]) {
@@ -551,6 +559,25 @@ static void landlock_rights(struct compiler *c) {
                                LANDLOCK_ACCESS_FS_IOCTL_DEV);
 }
 
+/* Limits that a process has only where the policy names them. */
+static void add_other_limits(struct compiler *c) {
+    for (size_t i = 0; i < c->policy->ulimits.n; i++) {
+        const struct policy_ulimit *asked = &c->policy->ulimits.items[i];
+        const struct plan_rlimit *limits = (const void *)c->rlimits.data;
+        bool is_there = asked->resource == RLIMIT_NPROC || asked->resource == RLIMIT_FSIZE;
+        struct plan_rlimit own = { asked->resource, 0, asked->hard, asked->soft };
+
+        /* plan_process() adds these two later. */
+        if (is_there && c->policy->isolation == POLICY_ISOLATION_PROCESS)
+            continue;
+        is_there = false;
+        for (size_t k = 0; limits && k < c->rlimits.length / sizeof *limits; k++)
+            is_there |= limits[k].resource == asked->resource;
+        if (!is_there)
+            buf_add(&c->rlimits, &own, sizeof own);
+    }
+}
+
 static int compile_limits(struct compiler *c, struct rollbox_error *error) {
     const struct policy *p = c->policy;
     const struct plan_host *h = c->host;
@@ -559,19 +586,26 @@ static int compile_limits(struct compiler *c, struct rollbox_error *error) {
     if (p->isolation == POLICY_ISOLATION_NAMESPACE && !h->memory_cgroup)
         c->plan.segment_bytes = MIN(p->max_memory_bytes / SEGMENT_SHARE, MAX_SEGMENT_BYTES);
     if (p->isolation == POLICY_ISOLATION_NAMESPACE)
-        compiler_limit(c, RLIMIT_NPROC,
-            MIN((uint64_t)p->max_processes + 1, h->processes_max)); /* init counts */
-    compiler_limit(c, RLIMIT_NOFILE, MIN((uint64_t)p->max_open_files, h->open_files_max));
-    compiler_limit(c, RLIMIT_CORE, 1); /* not 0: where core_pattern is a pipe, only 1 keeps the
-                                          kernel from starting the host's handler, as root */
-    compiler_limit(c, RLIMIT_MEMLOCK, MIN(p->max_memory_bytes / 8, 8ull << 20));
-    compiler_limit(c, RLIMIT_MSGQUEUE, 819200);
-    compiler_limit(c, RLIMIT_SIGPENDING, 4096);
+        compiler_limit(c, RLIMIT_NPROC, MIN((uint64_t)p->max_processes + 1, h->processes_max),
+            0); /* init counts */
+    compiler_limit(c, RLIMIT_NOFILE, MIN((uint64_t)p->max_open_files, h->open_files_max),
+        MIN((uint64_t)POLICY_OPEN_FILES_MAX, h->open_files_max));
+    /* Not 0, which `ulimits` may say: where core_pattern is a pipe, only 1 keeps the kernel from
+     * starting the host's handler, as root. */
+    struct plan_rlimit core = { .resource = RLIMIT_CORE, .value = 1, .soft = 1 };
+    buf_add(&c->rlimits, &core, sizeof core);
+    /* Locked memory counts as the sandbox's memory. */
+    compiler_limit(
+        c, RLIMIT_MEMLOCK, MIN(p->max_memory_bytes / 8, 8ull << 20), p->max_memory_bytes);
+    compiler_limit(c, RLIMIT_MSGQUEUE, 819200, 0);
+    compiler_limit(c, RLIMIT_SIGPENDING, 4096, 0);
     if (c->plan.flags & PLAN_ON_DISK)
-        compiler_limit(c, RLIMIT_FSIZE, p->max_disk_bytes); /* the sum is measured now and then;
-                                                               this bounds a single file at once */
-    compiler_limit(c, RLIMIT_RTPRIO, 0);
-    compiler_limit(c, RLIMIT_NICE, 0);
+        compiler_limit(c, RLIMIT_FSIZE, p->max_disk_bytes, 0); /* the sum is measured now and then;
+                                                                  this bounds a single file at
+                                                                  once */
+    compiler_limit(c, RLIMIT_RTPRIO, 0, 0);
+    compiler_limit(c, RLIMIT_NICE, 0, 0);
+    add_other_limits(c);
     if (!p->max_cpu_milli)
         return 0;
     uint64_t cpus = (p->max_cpu_milli + 999) / 1000;
@@ -674,6 +708,10 @@ static int refuse_missing(const struct compiler *c, struct rollbox_error *error)
             "host; copy them in with rollbox cp, use a volume, run rollbox as root, or use users "
             "one",
             p->fs_writable.n ? "fs_writable" : "fs_shared");
+    if ((p->tmpfs.n || p->shm_bytes) && p->isolation == POLICY_ISOLATION_PROCESS)
+        return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "policy",
+            "%s: isolation process has no mounts of its own; use isolation namespace",
+            p->tmpfs.n ? "tmpfs" : "shm_size");
     if (p->volumes.n && p->isolation == POLICY_ISOLATION_PROCESS)
         return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "policy",
             "volumes: isolation process has no mounts of its own; use isolation namespace");

@@ -71,6 +71,7 @@ enum plan_grant {
     PLAN_GRANT_DENIED,
     PLAN_GRANT_VOLUME,
     PLAN_GRANT_DEVICE,
+    PLAN_GRANT_TMPFS,
 };
 #define plan_grant(kind, index) ((uint16_t)((kind) << 12 | (index)))
 
@@ -138,11 +139,13 @@ struct plan_net_ports {
     uint32_t is_udp;
 };
 
-/* A resource limit, soft and hard. */
+/* A resource limit: the hard one, and the soft one, which is not above it. A resource may have two,
+ * of which the first is the sandbox's own limit, and the second the policy's below it. */
 struct plan_rlimit {
     uint32_t resource;
     uint32_t padding;
     uint64_t value;
+    uint64_t soft;
 };
 
 enum plan_flag {
@@ -309,6 +312,7 @@ struct plan_host {
     struct plan_host_path *readable, *writable, *shared,
         *denied;                            /* parallel to the policy's lists */
     const struct plan_host_volume *volumes; /* parallel to the policy's */
+    const struct plan_host_path *tmpfs;     /* likewise: what the host has at their paths */
     const char *const *root_links; /* name, target, name, target, ..., NULL: the host's top-level
                                       symbolic links (merged /usr) */
     const char *cpuinfo, *stat, *meminfo, *loadavg,

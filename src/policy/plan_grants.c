@@ -15,6 +15,7 @@
 #include "base/error.h"
 #include "policy/compiler.h"
 #include "policy/devices.h"
+#include "policy/tmpfs.h"
 #include "policy/volumes.h"
 #include "sys/uapi.h"
 
@@ -29,6 +30,7 @@ struct grant {
     bool late;
     bool optional;
     bool is_volume, is_device;
+    const struct policy_tmpfs *tmpfs; /* an empty directory; no `source` */
     enum plan_covered {
         COVERED_NOT,
         COVERED_BY_DEFAULT,
@@ -44,7 +46,7 @@ static int compare_grants(const void *left, const void *right) {
 }
 
 static const char *const grant_keys[] = { "", "fs_readable", "fs_writable", "fs_shared",
-    "fs_denied", "volumes", "devices" };
+    "fs_denied", "volumes", "devices", "tmpfs" };
 
 static bool in_private_place(const struct compiler *c, const char *path) {
     return c->host->image || compiler_is_below(path, "/tmp") || compiler_is_below(path, "/var/tmp");
@@ -124,6 +126,48 @@ static int gather_grants(struct compiler *c, const struct policy_paths *paths,
     return 0;
 }
 
+/* Nothing can be mounted in a directory of the host where that has no directory for it. */
+static int check_mount_point(const struct compiler *c, const struct grant *grants, size_t n_paths,
+    const char *key, const char *path, const struct plan_host_path *at,
+    struct rollbox_error *error) {
+    for (size_t k = 0; k < n_paths; k++)
+        if (!in_private_place(c, path) && compiler_is_below(path, grants[k].real) &&
+            grants[k].kind != PLAN_GRANT_DENIED && at->type != PLAN_PATH_DIRECTORY)
+            return error_set(error, ROLLBOX_ERR_POLICY_INVALID, ENOENT, "policy",
+                "%s: %s lies in %s, where the host has no such directory; use another path, such "
+                "as /data",
+                key, path, grants[k].real);
+    if (n_paths >= MAX_GRANTS - VOLUMES_MAX - TMPFS_MAX)
+        return error_set(error, ROLLBOX_ERR_POLICY_INVALID, E2BIG, "policy",
+            "more than %d paths; grant their parents instead",
+            MAX_GRANTS - VOLUMES_MAX - TMPFS_MAX);
+    return 0;
+}
+
+/* An empty directory is a place without a base. */
+static int gather_tmpfs(
+    struct compiler *c, struct grant *grants, size_t *n, struct rollbox_error *error) {
+    const size_t n_paths = *n;
+
+    for (size_t i = 0; i < c->policy->tmpfs.n; i++) {
+        const struct policy_tmpfs *tmpfs = &c->policy->tmpfs.items[i];
+        int r =
+            check_mount_point(c, grants, n_paths, "tmpfs", tmpfs->path, &c->host->tmpfs[i], error);
+
+        if (r < 0)
+            return r;
+        if (policy_tmpfs_is_there(c->policy, tmpfs->path))
+            continue;
+        grants[(*n)++] = (struct grant){ .path = tmpfs->path,
+            .real = tmpfs->path,
+            .kind = PLAN_GRANT_WRITABLE,
+            .type = PLAN_PATH_DIRECTORY,
+            .index = (unsigned)i,
+            .tmpfs = tmpfs };
+    }
+    return 0;
+}
+
 /* A volume is a grant whose files are elsewhere. */
 static int gather_volumes(
     struct compiler *c, struct grant *grants, size_t *n, struct rollbox_error *error) {
@@ -132,18 +176,10 @@ static int gather_volumes(
     for (size_t i = 0; i < c->policy->volumes.n; i++) {
         const struct policy_volume *volume = &c->policy->volumes.items[i];
         const struct plan_host_volume *found = &c->host->volumes[i];
+        int r = check_mount_point(c, grants, n_paths, "volumes", volume->path, &found->at, error);
 
-        for (size_t k = 0; k < n_paths; k++)
-            if (!in_private_place(c, volume->path) &&
-                compiler_is_below(volume->path, grants[k].real) &&
-                grants[k].kind != PLAN_GRANT_DENIED && found->at.type != PLAN_PATH_DIRECTORY)
-                return error_set(error, ROLLBOX_ERR_POLICY_INVALID, ENOENT, "policy",
-                    "volumes: %s: %s lies in %s, where the host has no such directory; use "
-                    "another path, such as /data",
-                    volume->name, volume->path, grants[k].real);
-        if (*n == MAX_GRANTS)
-            return error_set(error, ROLLBOX_ERR_POLICY_INVALID, E2BIG, "policy",
-                "more than %d paths; grant their parents instead", MAX_GRANTS);
+        if (r < 0)
+            return r;
         grants[(*n)++] = (struct grant){ .path = volume->path,
             .real = volume->path,
             .source = found->files,
@@ -226,6 +262,23 @@ static void grant_bind(struct compiler *c, const struct grant *g, uint16_t tag) 
                 g->type == PLAN_PATH_DIRECTORY ? NULL : "", 0755, tag);
         compiler_op(c, &c->box_ops, PLAN_OP_COVER, g->real, at, 0, tag);
     }
+}
+
+static void grant_tmpfs(struct compiler *c, const struct grant *g, uint16_t tag) {
+    if (!g->late || in_private_place(c, g->real))
+        compiler_op(
+            c, g->late ? &c->box_ops : &c->template_ops, PLAN_OP_MKDIR, g->real, NULL, 0755, tag);
+    compiler_place(c, g->real, NULL, g->tmpfs->mode, 0, tag);
+    compiler_rule(c, g->real, c->access_write, PLAN_RULE_OWN);
+    if (!g->tmpfs->no_exec)
+        return;
+    struct plan_op op = { .kind = PLAN_OP_COVER,
+        .grant = tag,
+        .mode = MOUNT_ATTR_NOEXEC,
+        .path = compiler_text(c, g->real),
+        .value = PLAN_COVER_HERE };
+    op.source = op.path;
+    buf_add(&c->box_ops, &op, sizeof op);
 }
 
 static void grant_writable(struct compiler *c, const struct grant *g, uint16_t tag) {
@@ -386,6 +439,7 @@ int plan_grants(struct compiler *c, struct rollbox_error *error) {
             0 ||
         (r = gather_grants(c, &p->fs_denied, h->denied, PLAN_GRANT_DENIED, grants, &n, error)) <
             0 ||
+        (r = gather_tmpfs(c, grants, &n, error)) < 0 ||
         (r = gather_volumes(c, grants, &n, error)) < 0 ||
         (r = gather_device_files(c, grants, &n, error)) < 0)
         return r;
@@ -407,7 +461,8 @@ int plan_grants(struct compiler *c, struct rollbox_error *error) {
         bool is_in_shared =
             g->kind == PLAN_GRANT_DENIED && inside && inside->kind == PLAN_GRANT_SHARED;
         g->late = below_late || is_in_shared || in_private_place(c, g->real);
-        uint16_t tag = plan_grant(g->is_volume   ? PLAN_GRANT_VOLUME
+        uint16_t tag = plan_grant(g->tmpfs       ? PLAN_GRANT_TMPFS
+                                  : g->is_volume ? PLAN_GRANT_VOLUME
                                   : g->is_device ? PLAN_GRANT_DEVICE
                                                  : g->kind,
             g->index);
@@ -421,6 +476,8 @@ int plan_grants(struct compiler *c, struct rollbox_error *error) {
         if (g->kind == PLAN_GRANT_DENIED) {
             if (inside) /* a path that is not granted needs no denial */
                 deny_grant(c, g, is_in_shared, tag);
+        } else if (g->tmpfs) {
+            grant_tmpfs(c, g, tag);
         } else if (g->kind == PLAN_GRANT_WRITABLE) {
             grant_writable(c, g, tag);
         } else if (!(g->kind == PLAN_GRANT_READABLE && inside && !g->is_volume &&

@@ -193,8 +193,8 @@ int plan_process(struct compiler *c, struct rollbox_error *error) {
      * caller's, see run.c. */
     if (c->host->own_ids)
         compiler_limit(
-            c, RLIMIT_NPROC, MIN((uint64_t)c->policy->max_processes, c->host->processes_max));
-    compiler_limit(c, RLIMIT_FSIZE, c->policy->max_disk_bytes);
+            c, RLIMIT_NPROC, MIN((uint64_t)c->policy->max_processes, c->host->processes_max), 0);
+    compiler_limit(c, RLIMIT_FSIZE, c->policy->max_disk_bytes, 0);
     compiler_rule(c, "(private files)", c->access_write, PLAN_RULE_PRIVATE);
     for (size_t i = 0; i < ARRAY_SIZE(devices); i++)
         compiler_rule(c, devices[i], c->access_file & ~(uint64_t)LANDLOCK_ACCESS_FS_EXECUTE,

@@ -11,6 +11,8 @@
 #include "policy/devices.h"
 #include "policy/filter.h"
 #include "policy/plan.h"
+#include "policy/tmpfs.h"
+#include "policy/ulimits.h"
 #include "policy/volumes.h"
 #include "sys/uapi.h"
 
@@ -126,8 +128,25 @@ static const char *rlimit_name(uint32_t resource) {
     case RLIMIT_FSIZE:
         return "file size";
     default:
-        return "?";
+        return policy_ulimit_name(resource);
     }
+}
+
+static void add_limit(struct buf *to, uint64_t value) {
+    if (value == ULIMIT_UNLIMITED)
+        buf_add_text(to, "unlimited");
+    else
+        buf_printf(to, "%llu", (unsigned long long)value);
+}
+
+static void explain_limit(const struct plan_rlimit *limit, struct buf *to) {
+    buf_printf(to, "     %s ", rlimit_name(limit->resource));
+    add_limit(to, limit->value);
+    if (limit->soft != limit->value) {
+        buf_add_text(to, ", soft ");
+        add_limit(to, limit->soft);
+    }
+    buf_add_text(to, "\n");
 }
 
 void plan_explain(const struct plan *plan, struct buf *to) {
@@ -160,8 +179,7 @@ void plan_explain(const struct plan *plan, struct buf *to) {
     }
     buf_add_text(to, "\n# limits of every process\n");
     for (uint32_t i = 0; i < plan->rlimits.n; i++)
-        buf_printf(to, "     %s %llu\n", rlimit_name(limits[i].resource),
-            (unsigned long long)limits[i].value);
+        explain_limit(&limits[i], to);
     if (plan->affinity)
         buf_printf(to, "     CPUs %llu\n", (unsigned long long)plan->affinity);
     buf_printf(to, "\n# Landlock%s\n", plan->flags & PLAN_LANDLOCK ? "" : ": the kernel has none");
@@ -235,6 +253,36 @@ static void explain_devices(const struct policy *policy, struct buf *to) {
     }
 }
 
+/* What the policy's limits have become, and its empty directories with what they have room for. */
+static void explain_machine(const struct plan *plan, const struct policy *policy, struct buf *to) {
+    const struct plan_rlimit *limits = plan_items(plan, rlimits, struct plan_rlimit);
+    const char *before = "\"tmpfs\": {";
+
+    for (size_t i = 0; i < policy->tmpfs.n; i++) {
+        add_json_text(to, before, policy->tmpfs.items[i].path);
+        buf_printf(to, ": %llu", (unsigned long long)policy->tmpfs.items[i].size_bytes);
+        before = ", ";
+    }
+    buf_add_text(to, before[0] == ',' ? "}, " : "");
+    before = "\"ulimits\": {";
+    for (size_t i = 0; i < policy->ulimits.n; i++) {
+        const struct plan_rlimit *applied = NULL;
+
+        for (uint32_t k = 0; k < plan->rlimits.n; k++)
+            if (limits[k].resource == policy->ulimits.items[i].resource)
+                applied = &limits[k];
+        if (!applied)
+            continue;
+        buf_printf(to, "%s\"%s\": \"", before, policy_ulimit_name(applied->resource));
+        add_limit(to, applied->soft);
+        buf_add_text(to, ":");
+        add_limit(to, applied->value);
+        buf_add_text(to, "\"");
+        before = ", ";
+    }
+    buf_add_text(to, before[0] == ',' ? "}, " : "");
+}
+
 void plan_isolation(const struct plan *plan, const struct plan_host *host,
     const struct policy *policy, const char *cgroup, struct buf *to) {
     static const char *const nets[] = { "none", "loopback", "allow", "host" };
@@ -271,6 +319,7 @@ void plan_isolation(const struct plan *plan, const struct plan_host *host,
         buf_add_text(to, "}, ");
     }
     explain_devices(policy, to);
+    explain_machine(plan, policy, to);
     const char *memory = host->memory_cgroup ? cgroup : "watcher";
     const char *processes = host->processes_cgroup ? cgroup : "rlimit";
     const char *cpu = host->cpu_cgroup ? cgroup : "affinity";

@@ -24,6 +24,8 @@
 #include "policy/devices.h"
 #include "policy/network_read.h"
 #include "policy/read.h"
+#include "policy/tmpfs.h"
+#include "policy/ulimits.h"
 #include "policy/volumes.h"
 
 #define MAX_TEXT (1u << 20)
@@ -468,7 +470,7 @@ static void key_disk_at(struct reader *r, json_t *value) {
 }
 
 static void key_max_open_files(struct reader *r, json_t *value) {
-    read_count(r, value, 16, 1048576, &r->policy->max_open_files);
+    read_count(r, value, 16, POLICY_OPEN_FILES_MAX, &r->policy->max_open_files);
 }
 
 static void key_max_output(struct reader *r, json_t *value) {
@@ -643,7 +645,7 @@ static void key_isolation(struct reader *r, json_t *value) {
     X(net_max_upload) X(net_max_download) X(net_max_rate) X(net_idle) X(net_log) \
     X(net_log_file) X(net_record) \
     X(net_replay) X(publish) X(network) X(random_seed) X(time_start) X(time_mode) X(serial) \
-    X(isolation) X(volumes) X(devices) X(gpus)
+    X(isolation) X(volumes) X(devices) X(gpus) X(tmpfs) X(shm_size) X(ulimits)
 /* clang-format on */
 
 static const char *const key_names[] = {
@@ -940,6 +942,8 @@ int policy_parse(
         complete_policy(&r);
     if (!r.bad)
         volumes_check(&r);
+    if (!r.bad)
+        tmpfs_check(&r);
     json_decref(root);
 
     if (r.out_of_memory || r.bad) {
@@ -956,6 +960,8 @@ void policy_fit(struct policy *policy, unsigned cpus) {
     if (!policy->max_disk_given && policy->disk_at == POLICY_DISK_MEMORY &&
         policy->isolation == POLICY_ISOLATION_NAMESPACE)
         policy->max_disk_bytes = MIN(policy->max_disk_bytes, policy->max_memory_bytes / 4 * 3);
+    if (!policy->max_disk_given)
+        policy->max_disk_bytes = MAX(policy->max_disk_bytes, policy_tmpfs_bytes(policy));
 }
 
 int64_t policy_run_timeout_ms(const struct policy *policy) {
@@ -996,6 +1002,8 @@ struct policy *policy_free(struct policy *policy) {
     net_rules_done(&policy->network);
     policy_volumes_done(&policy->volumes);
     policy_devices_done(&policy->devices);
+    policy_tmpfs_done(&policy->tmpfs);
+    free(policy->ulimits.items);
     free(policy->publish.items);
     free(policy->network_name);
     free(policy);

@@ -56,6 +56,22 @@ struct policy_volumes {
     size_t n;
 };
 
+#define POLICY_OPEN_FILES_MAX 1048576 /* descriptors of one process */
+
+struct policy_tmpfs; /* policy/tmpfs.h */
+
+struct policy_tmpfs_list {
+    struct policy_tmpfs *items;
+    size_t n;
+};
+
+struct policy_ulimit; /* policy/ulimits.h */
+
+struct policy_ulimits {
+    struct policy_ulimit *items;
+    size_t n;
+};
+
 struct policy {
     struct policy_paths fs_readable; /* default /usr /bin /sbin /lib /lib32 /lib64 /libx32 /etc
                                         /opt, all optional */
@@ -67,9 +83,12 @@ struct policy {
                                         list is added to them */
     struct policy_volumes volumes;
     struct policy_devices devices;
-    char *image;  /* NULL: none */
-    char *cwd;    /* NULL: /tmp */
-    char *python; /* the interpreter that python3 is in the sandbox; NULL: that of its PATH */
+    struct policy_tmpfs_list tmpfs;
+    struct policy_ulimits ulimits;
+    uint64_t shm_bytes; /* what /dev/shm has room for at least; 0: not said */
+    char *image;        /* NULL: none */
+    char *cwd;          /* NULL: /tmp */
+    char *python;       /* the interpreter that python3 is in the sandbox; NULL: that of its PATH */
     struct policy_strings env; /* "K=V", in the order given, a later one replaces an earlier */
     bool clean_env;  /* true: only the documented base environment + env; false: the caller's
                         environment is kept under it */

@@ -20,7 +20,8 @@
 
 static const char *const free_keys[] = { "cwd", "env", "image", "user", "users", "hostname",
     "max_memory", "max_processes", "max_cpu", "max_disk", "max_open_files", "max_output", "timeout",
-    "random_seed", "time_start", "time_mode", "serial", "isolation" };
+    "random_seed", "time_start", "time_mode", "serial", "isolation", "tmpfs", "shm_size",
+    "ulimits" };
 
 struct preparation {
     struct pool_job job;

@@ -7,6 +7,7 @@
 
 /* Where all have more of it, Linux' own default: where the stack may grow to says where all else is
  * mapped. */
+#define MEMLOCK_BYTES ((rlim_t)8 << 20) /* what a sandbox has unless its policy says otherwise */
 #define STACK_BYTES ((rlim_t)8 << 20)
 
 static const struct {
@@ -22,6 +23,7 @@ static const struct {
     { RLIMIT_STACK, STACK_BYTES, "stack", "ulimit -s", 1024 },
     /* The plan makes it 1, where the kernel starts no handler of the host's for a guest's crash;
        with 0 it does. */
+    { RLIMIT_MEMLOCK, MEMLOCK_BYTES, "locked memory", "ulimit -l", 1024 },
     { RLIMIT_CORE, 1, "core dumps", "ulimit -c", 1024 },
 };
 

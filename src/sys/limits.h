@@ -11,7 +11,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define LIMITS_COUNT 6
+#define LIMITS_COUNT 7
 
 struct limits_left {
     const char *name, *command; /* "address space", "ulimit -v" */

@@ -64,6 +64,9 @@ _KEYS = _PATH_LISTS + (
     "volumes",
     "devices",
     "gpus",
+    "tmpfs",
+    "shm_size",
+    "ulimits",
 )
 POLICY_KEYS = frozenset(_KEYS)
 
@@ -113,6 +116,21 @@ def _json_value(key: str, value: object) -> object:
             name: dict(item) if isinstance(item, Mapping) else _path(f"volumes[{name!r}]", item)
             for name, item in value.items()
         }
+    if key == "tmpfs":
+        if not isinstance(value, Mapping):
+            raise InvalidArgument(
+                f"tmpfs: it must be a mapping of paths to sizes, not {value!r}", stage="policy"
+            )
+        return {
+            _path("tmpfs", path): dict(item) if isinstance(item, Mapping) else item
+            for path, item in value.items()
+        }
+    if key == "ulimits":
+        if not isinstance(value, Mapping):
+            raise InvalidArgument(
+                f"ulimits: it must be a mapping of names to limits, not {value!r}", stage="policy"
+            )
+        return dict(value)
     if key == "env":
         if not isinstance(value, Mapping):
             raise InvalidArgument(
@@ -186,6 +204,10 @@ class Policy:
             {"data": {"path": "/data", "mode": "read-only"}} ("exclusive", "shared", "private").
         devices: Devices of the host: "/dev/kvm", or names of CDI files, "vendor.com/class=name".
         gpus: "none", "all" or numbers, [0, 2], of the CDI file of nvidia.com/gpu.
+        tmpfs: Empty private directories: {"/scratch": "64M"}, {"/run": None}, or with options
+            {"/scratch": {"size": "64M", "mode": "0700", "exec": False}}.
+        shm_size: What /dev/shm has room for at least.
+        ulimits: Limits of each process: {"nofile": 65536, "stack": "8388608:unlimited"}.
 
     Raises:
         InvalidArgument: A value has no place in JSON, or is of the wrong kind. `check`, and the
@@ -251,6 +273,9 @@ class Policy:
         volumes: Optional[Mapping[str, Union[PathLike, Mapping[str, Any]]]] = None,
         devices: Optional[Iterable[Union[str, Mapping[str, Any]]]] = None,
         gpus: Optional[Union[str, Iterable[int]]] = None,
+        tmpfs: Optional[Mapping[PathLike, Union[Size, Mapping[str, Any], None]]] = None,
+        shm_size: Optional[Size] = None,
+        ulimits: Optional[Mapping[str, Union[int, str]]] = None,
     ) -> None:
         given = locals()
         values = {key: _json_value(key, given[key]) for key in _KEYS if given[key] is not None}

@@ -12,7 +12,7 @@
 #include "policy/plan.h"
 
 static const char *const grant_keys[] = { "", "fs_readable", "fs_writable", "fs_shared",
-    "fs_denied", "volumes", "devices" };
+    "fs_denied", "volumes", "devices", "tmpfs" };
 
 static const char *const op_names[] = {
 #define NAME(name, text) text,

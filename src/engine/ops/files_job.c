@@ -96,7 +96,8 @@ static json_t *under_volume(const struct profile *profile, const struct plan_op 
 /* Can it be committed to, and is it to be (only; NULL: all)? */
 static bool is_published(const struct plan_op *op, const char *path, const char *only) {
     return op->kind == PLAN_OP_PLACE && op->source && op->grant &&
-           op->grant >> 12 != PLAN_GRANT_VOLUME && (!only || !strcmp(path, only));
+           op->grant >> 12 != PLAN_GRANT_VOLUME && op->grant >> 12 != PLAN_GRANT_TMPFS &&
+           (!only || !strcmp(path, only));
 }
 
 static json_t *places_of(const struct profile *profile, const char *only, bool with_stored,

@@ -26,6 +26,7 @@
 #include "engine/core/log.h"
 #include "engine/network/gateway_tls.h"
 #include "engine/pool/host_view.h"
+#include "policy/tmpfs.h"
 #include "policy/volumes.h"
 #include "store/commit.h"
 #include "sys/cgroup.h"
@@ -47,6 +48,8 @@ struct host {
     char *places[4]; /* private_places, NULL-terminated */
     struct plan_host_volume *volumes;
     size_t n_volumes;
+    struct plan_host_path *tmpfs;
+    size_t n_tmpfs;
     struct buf mount_texts;
     const char **mounts;
 };
@@ -70,6 +73,9 @@ struct host *host_free(struct host *host) {
         free((char *)host->volumes[i].at.real);
     }
     free(host->volumes);
+    for (size_t i = 0; i < host->n_tmpfs; i++)
+        free((char *)host->tmpfs[i].real);
+    free(host->tmpfs);
     buf_done(&host->ca_bundle);
     buf_done(&host->ca_java);
     buf_done(&host->cpuinfo);
@@ -392,6 +398,17 @@ static int find_volumes(
     return r;
 }
 
+static int find_tmpfs(struct host *host, const struct policy *policy, struct rollbox_error *error) {
+    int r = (host->tmpfs = calloc(policy->tmpfs.n + 1, sizeof *host->tmpfs)) ? 0 : -ENOMEM;
+
+    host->plan.tmpfs = host->tmpfs;
+    for (size_t i = 0; r == 0 && i < policy->tmpfs.n; i++)
+        r = look_up(policy->tmpfs.items[i].path, true, &host->tmpfs[host->n_tmpfs++]);
+    return r < 0
+               ? error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "policy", "out of memory")
+               : 0;
+}
+
 /* The store's authority is made with the first policy that needs it, and the store, too. */
 static int read_certificates(
     struct engine *engine, struct buf *to, struct buf *to_java, struct rollbox_error *error) {
@@ -413,7 +430,8 @@ int host_look(struct engine *engine, const struct policy *policy, const struct i
         host_free(host);
         return r;
     }
-    if (r == 0 && (r = find_volumes(host, policy, error)) < 0) {
+    if (r == 0 && ((r = find_tmpfs(host, policy, error)) < 0 ||
+                      (r = find_volumes(host, policy, error)) < 0)) {
         host_free(host);
         return r;
     }

@@ -105,26 +105,12 @@ static int set_streams(const int *fds, size_t n) {
     return sys_close_range((unsigned)n, ~0u, 0);
 }
 
-/* The engine may have been started with a lower limit, which nothing here can raise (ulimit -c 0,
- * for example). The guest gets that limit. */
-static int set_limit(int resource, rlim_t value) {
-    struct rlimit limit, ours = { value, value };
-
-    if (setrlimit(resource, &ours) == 0)
-        return 0;
-    if (errno != EPERM || sys_call4(__NR_prlimit64, 0, resource, NULL, &limit) < 0 ||
-        limit.rlim_max >= value)
-        return -EPERM;
-    ours = (struct rlimit){ limit.rlim_max, limit.rlim_max };
-    return setrlimit(resource, &ours) < 0 ? -errno : 0;
-}
-
 int exec_set_limit_of(const struct plan *plan, unsigned resource) {
     const struct plan_rlimit *limits = plan_items(plan, rlimits, struct plan_rlimit);
 
     for (uint32_t i = 0; i < plan->rlimits.n; i++)
         if (limits[i].resource == resource)
-            return set_limit((int)resource, limits[i].value);
+            return guest_set_limit((int)resource, limits[i].value, limits[i].value);
     return 0;
 }
 
@@ -132,11 +118,14 @@ int exec_set_limits(const struct plan *plan, uint64_t processes) {
     const struct plan_rlimit *limits = plan_items(plan, rlimits, struct plan_rlimit);
 
     for (uint32_t i = 0; i < plan->rlimits.n; i++) {
-        int r = set_limit((int)limits[i].resource, limits[i].value);
+        int r = guest_set_limit((int)limits[i].resource, limits[i].soft, limits[i].value);
         if (r < 0)
             return r;
     }
-    return processes ? set_limit(RLIMIT_NPROC, processes) : 0;
+    struct rlimit now;
+    if (!processes || (getrlimit(RLIMIT_NPROC, &now) == 0 && now.rlim_cur <= processes))
+        return 0;
+    return guest_set_limit(RLIMIT_NPROC, processes, processes);
 }
 
 /* A file or terminal that the caller passed (stdio_fds) is not covered by any rule. A program may

@@ -79,7 +79,7 @@ _Static_assert(
 
 static const struct box *box; /* on init's stack, and its plan where the processes have memory of
                                  their own: unusable once memory is in place */
-static struct plan_rlimit limits[RLIM_NLIMITS];
+static struct plan_rlimit limits[2 * RLIM_NLIMITS]; /* a resource may have two */
 static size_t n_limits;
 static uint64_t allowed; /* capabilities of the plan */
 static struct sock_filter
@@ -405,10 +405,8 @@ static int set_limits(void) {
     int r = 0;
 
     for (size_t i = 0; i < n_limits && r == 0; i++)
-        r = setrlimit(
-                (int)limits[i].resource, &(struct rlimit){ limits[i].value, limits[i].value }) < 0
-                ? -errno
-                : 0;
+        r = guest_set_limit((int)limits[i].resource,
+            restored.header->is_command ? limits[i].soft : limits[i].value, limits[i].value);
     for (int i = 0; i < IMAGE_RLIMITS && r == 0; i++)
         if (restored.header->is_command ? is_streams(i) : i != RLIMIT_NOFILE)
             r = set_own_limit(i);
@@ -1160,7 +1158,7 @@ static _Alignas(GUEST_STACK_ALIGN) char stack[32768];
 _Noreturn void restore_become(const struct box *of, uint32_t index) {
     box = of;
     ruleset = of->ruleset;
-    for (n_limits = 0; n_limits < of->plan->rlimits.n && n_limits < RLIM_NLIMITS; n_limits++)
+    for (n_limits = 0; n_limits < of->plan->rlimits.n && n_limits < 2 * RLIM_NLIMITS; n_limits++)
         limits[n_limits] = plan_items(of->plan, rlimits, struct plan_rlimit)[n_limits];
     allowed = of->plan->capabilities;
     n_asked = of->plan->notify.n;
