@@ -106,9 +106,9 @@ static inline uint32_t guest_id_count(const struct plan *plan) {
 /* privileges.c. Moves the calling process to the sandbox's cgroups, once. 0 or -errno. */
 int box_enter_cgroups(struct box *box);
 
-/* Sets a resource limit of the calling process. The engine may have been started with a lower limit,
- * which nothing here can raise (ulimit -c 0, for example): then the process gets that one. 0 or
- * -errno. */
+/* Sets a resource limit of the calling process. The engine may have been started with a lower
+ * limit, which nothing here can raise (ulimit -c 0, for example): then the process gets that one. 0
+ * or -errno. */
 int guest_set_limit(int resource, uint64_t soft, uint64_t hard);
 
 /* Installs the plan's filter on the calling process. */
