@@ -204,6 +204,7 @@ int build_image(
         .store = -EBADF,
         .context = -EBADF,
         .global_args = json_object(),
+        .pulled = json_object(),
         .used_args = json_object(),
         .steps = json_array() };
 
@@ -224,6 +225,7 @@ int build_image(
     source_done(&build.context_source);
     progress_done(&build.progress);
     json_decref(build.global_args);
+    json_decref(build.pulled);
     json_decref(build.used_args);
     json_decref(build.steps);
     close_fd(&build.context);

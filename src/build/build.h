@@ -29,12 +29,18 @@
 #define BUILD_KEY_DIGITS 32
 #define BUILD_MAX_LAYERS 128 /* of the root of a sandbox */
 
+/* When images are fetched from registries. */
+enum build_pull { BUILD_PULL_MISSING, BUILD_PULL_ALWAYS, BUILD_PULL_NEVER };
+
 struct build_options {
     const char *context, *file, *tag, *target;
     json_t *build_args; /* object */
     json_t *secrets;    /* object: id -> {"file"} or {"env"} */
-    const char *ssh;    /* the socket of an agent; NULL: none */
+    json_t *agents;     /* object: id -> the socket of an SSH agent */
     bool no_cache;
+    enum build_pull pull;
+    bool insecure;        /* of registries: pull_options */
+    const char *authfile; /* NULL: none */
     const char *socket;
     json_t *policy;
     struct unpack_limits limits;
@@ -71,6 +77,7 @@ struct build {
     struct stage *stages;
     size_t n_stages;
     json_t *global_args;
+    json_t *pulled;    /* object: the images that this build has pulled */
     json_t *used_args; /* of --build-arg: those that an ARG has named */
     struct progress progress;
     struct runner runner;
@@ -138,6 +145,22 @@ int files_run(struct build *build, struct stage *stage, const struct instruction
 int files_copy(struct build *build, struct stage *stage, const struct instruction *at);
 int files_workdir(struct build *build, struct stage *stage, const struct instruction *at);
 
+/* The files of a --mount=type=bind as a layer of the step. `from` NULL: the context. */
+int files_bind(struct build *build, struct stage *stage, const struct instruction *at,
+    const char *from, const char *source, const char *target, struct run_step *step,
+    struct digest *key);
+
+/* ---- mounts.c ---- */
+
+/* The value of an option of a mount, for free(); NULL: it has none. */
+char *mounts_option(const char *text, const char *name);
+/* Adds the mount of a flag of RUN. */
+int mounts_add(struct build *build, struct stage *stage, const struct instruction *at,
+    const char *flag, struct run_step *step, struct digest *key);
+/* A file that is there while the command runs. */
+int mounts_add_file(
+    struct build *build, struct run_step *step, const char *path, struct buf *data, unsigned mode);
+
 /* ---- build_cache.c ---- */
 
 /* Looks for the step's result, and makes it the stage's state. 1: it was there. */
@@ -145,7 +168,11 @@ int cache_find(struct build *build, struct stage *stage, const char *key);
 /* Stores the layers as the step's result, and makes them the stage's state. Takes the list. */
 int cache_store(
     struct build *build, struct stage *stage, const char *key, struct layer_list *take_layers);
-/* Opens an image of the store. */
+/* Stores the layers, with the stage's configuration, as an image for a step to run in. Takes the
+ * list. *ret_image: its name, for free(). */
+int cache_bind(struct build *build, const struct stage *stage, const char *key,
+    struct layer_list *take_layers, char **ret_image);
+/* Opens an image of the store, after pulling it if the options say so. */
 int cache_open(struct build *build, const char *name, unsigned line, struct state *ret_state,
     struct manifest *ret_manifest);
 /* Publishes the stage as an image with that name, unless it is that already. */

@@ -8,6 +8,7 @@
 #include "base/cleanup.h"
 #include "base/error.h"
 #include "build/build.h"
+#include "store/image_pull.h"
 #include "store/layer.h"
 #include "store/store.h"
 
@@ -51,18 +52,66 @@ static int open_image(struct build *build, const char *name, struct state *ret_s
     return 0;
 }
 
+/* Names that only the store has: results of steps, snapshots. */
+static bool is_own(const char *name) {
+    return strncmp(name, BUILD_PREFIX, strlen(BUILD_PREFIX)) == 0 || !strncmp(name, "snapshot:", 9);
+}
+
+/* Fetches an image by its name, once in a build. */
+static int pull(struct build *build, const char *name, unsigned line) {
+    struct rollbox_error inner = { 0 };
+    auto_free char *reference = NULL;
+    json_t *report = NULL;
+
+    if (json_object_get(build->pulled, name))
+        return 0;
+    if (asprintf(&reference, "docker://%s", name) < 0)
+        return build_out_of_memory(build);
+    const struct pull_options options = { .reference = reference,
+        .name = name,
+        .insecure = build->options->insecure,
+        .authfile = build->options->authfile,
+        .stall_s = PULL_STALL_S,
+        .limits = build->options->limits,
+        .progress = build->progress.form == PROGRESS_TTY };
+    progress_note(&build->progress, "pulling %s", reference);
+    int r = image_pull(build->store, &options, &report, &inner);
+    if (r == 0 && json_object_set_new(build->pulled, name, json_true()) < 0)
+        r = build_out_of_memory(build);
+    if (r == 0 && json_object_get(report, "digest"))
+        progress_note(&build->progress, "pulled %s: %" JSON_INTEGER_FORMAT " layers fetched",
+            json_string_value(json_object_get(report, "digest")),
+            json_integer_value(json_object_get(report, "fetched_layers")));
+    json_decref(report);
+    return r < 0 && inner.code ? dockerfile_refuse(build->error, &build->file, line, inner.code,
+                                     "the image %s cannot be pulled: %s", name, inner.message)
+                               : r;
+}
+
 int cache_open(struct build *build, const char *name, unsigned line, struct state *ret_state,
     struct manifest *ret_manifest) {
     struct rollbox_error inner = { 0 };
     struct digest digest;
     struct manifest manifest = { 0 };
-    int r = open_image(build, name, ret_state, &manifest, &inner);
+    int r =
+        build->options->pull == BUILD_PULL_ALWAYS && !is_own(name) ? pull(build, name, line) : 0;
 
+    if (r < 0)
+        return r;
+    r = open_image(build, name, ret_state, &manifest, &inner);
+    if (r < 0 && inner.code == ROLLBOX_ERR_NOT_FOUND && !is_own(name) &&
+        build->options->pull == BUILD_PULL_MISSING) {
+        r = pull(build, name, line);
+        if (r < 0)
+            return r;
+        inner = (struct rollbox_error){ 0 };
+        r = open_image(build, name, ret_state, &manifest, &inner);
+    }
     if (r < 0 && inner.code == ROLLBOX_ERR_NOT_FOUND)
         return dockerfile_refuse(build->error, &build->file, line, ROLLBOX_ERR_NOT_FOUND,
-            "the image %s is not in the store; bring it there by rollbox image pull docker://%s or "
-            "rollbox image import",
-            name, name);
+            "the image %s is not in the store; leave --no-pull out, or bring it there by rollbox "
+            "image import",
+            name);
     if (r < 0)
         return dockerfile_refuse(build->error, &build->file, line, inner.code, "%s", inner.message);
     digest_init(&digest);
@@ -126,6 +175,29 @@ int cache_store(
         return r;
     }
     set_state(stage, &state, key);
+    return 0;
+}
+
+int cache_bind(struct build *build, const struct stage *stage, const char *key,
+    struct layer_list *take_layers, char **ret_image) {
+    struct layer_list layers = *take_layers;
+    struct manifest manifest = { 0 };
+    char *image = step_image(key);
+    int r = image ? fill_manifest(build, stage, &manifest) : build_out_of_memory(build);
+
+    *take_layers = (struct layer_list){ 0 };
+    if (r == 0 && layers.n > BUILD_MAX_LAYERS)
+        r = error_set(build->error, ROLLBOX_ERR_INVALID_ARGUMENT, E2BIG, "build",
+            "the image and its mounts have more than %u layers; combine steps", BUILD_MAX_LAYERS);
+    if (r == 0)
+        r = add_image(build->store, image, &layers, &manifest, build->error);
+    manifest_done(&manifest);
+    layer_list_done(&layers);
+    if (r < 0) {
+        free(image);
+        return r;
+    }
+    *ret_image = image;
     return 0;
 }
 

@@ -14,10 +14,8 @@
 #include "base/passwd.h"
 #include "base/text.h"
 #include "build/build.h"
-#include "store/volume_job.h"
 
 #define MAX_PASSWD (1u << 20)
-#define MAX_SECRET (1u << 20)
 #define MAX_DOWNLOAD (4ull << 30)
 
 static void key_begin(struct digest *key, const struct stage *stage, const char *what) {
@@ -94,13 +92,31 @@ static int write_step(
     return copy_write(context, tar, ret_report, error);
 }
 
+/* Adds the layer to the list. `hex`: the digest that its files have. */
+static int write_layer(struct build *build, const struct copy_step *step, const int *readable,
+    size_t n_readable, const char *hex, struct layer_list *layers) {
+    const struct layer_writer writer = { .write = write_step,
+        .context = (void *)(uintptr_t)step,
+        .readable = readable,
+        .n_readable = n_readable,
+        .limits = build->options->limits };
+    json_t *report = NULL;
+    int r = add_written_layer(build->store, layers, &writer, &report, build->error);
+    const char *read = json_string_value(json_object_get(report, "digest"));
+
+    if (r == 0 && (!read || strcmp(read, hex) != 0))
+        r = error_set(build->error, ROLLBOX_ERR_CONFLICT, EAGAIN, "build",
+            "the files were changed while they were read; try again");
+    json_decref(report);
+    return r;
+}
+
 /* Finds the step's result by its key, or writes the layer. Takes nothing of `step`. */
 static int run_copy(struct build *build, struct stage *stage, const struct instruction *at,
     const struct copy_step *step, const int *readable, size_t n_readable) {
     char hex[DIGEST_HEX + 1], key_hex[DIGEST_HEX + 1];
     struct layer_list layers;
     struct digest digest, key;
-    json_t *report = NULL;
 
     digest_init(&digest);
     int r = copy_digest(step, &digest, build->error);
@@ -116,17 +132,7 @@ static int run_copy(struct build *build, struct stage *stage, const struct instr
     }
     if (layer_list_copy(&stage->state.layers, &layers) < 0)
         return build_out_of_memory(build);
-    const struct layer_writer writer = { .write = write_step,
-        .context = (void *)(uintptr_t)step,
-        .readable = readable,
-        .n_readable = n_readable,
-        .limits = build->options->limits };
-    r = add_written_layer(build->store, &layers, &writer, &report, build->error);
-    const char *read = json_string_value(json_object_get(report, "digest"));
-    if (r == 0 && (!read || strcmp(read, hex) != 0))
-        r = error_set(build->error, ROLLBOX_ERR_CONFLICT, EAGAIN, "build",
-            "the files were changed while they were read; try again");
-    json_decref(report);
+    r = write_layer(build, step, readable, n_readable, hex, &layers);
     if (r == 0)
         r = cache_store(build, stage, key_hex, &layers);
     layer_list_done(&layers);
@@ -344,6 +350,15 @@ static bool is_url(const char *text) {
     return strncmp(text, "http://", 7) == 0 || strncmp(text, "https://", 8) == 0;
 }
 
+/* As BuildKit sees it: by the protocol, or by a path that ends in .git. */
+static bool is_repository(const char *text) {
+    const size_t length = strcspn(text, "#?");
+
+    return strncmp(text, "git@", 4) == 0 || strncmp(text, "git://", 6) == 0 ||
+           strncmp(text, "ssh://", 6) == 0 ||
+           (is_url(text) && length > 4 && strncmp(text + length - 4, ".git", 4) == 0);
+}
+
 /* The last name of the URL's path. */
 static char *url_name(const char *url) {
     const char *path = strstr(url, "://") + 3;
@@ -418,8 +433,8 @@ static int add_heredoc(struct build *build, struct stage *stage, const struct in
 
 /* Opens the source of the paths: the context, an earlier stage, or an image. */
 static int open_from(struct build *build, struct stage *stage, const struct instruction *at,
-    struct opened *opened, const struct source **ret_from, struct copy_step *step) {
-    const char *flag = step_flag(at, "from");
+    const char *flag, struct opened *opened, const struct source **ret_from,
+    struct copy_step *step) {
     auto_free char *name = NULL;
 
     if (!flag) {
@@ -471,14 +486,15 @@ static int add_inputs(struct build *build, struct stage *stage, const struct ins
 
         if (heredoc)
             r = add_heredoc(build, stage, at, step, opened, heredoc);
+        else if (at->kind == INSTRUCTION_ADD && is_repository(words->list[i]))
+            r = step_refuse(build, at,
+                "%s: ADD does not clone repositories; run git clone in RUN, with --mount=type=ssh "
+                "or --mount=type=secret for a private one",
+                words->list[i]);
         else if (at->kind == INSTRUCTION_ADD && is_url(words->list[i]))
             r = add_url(build, stage, at, step, opened, words->list[i]);
-        else if (at->kind == INSTRUCTION_ADD &&
-                 (strncmp(words->list[i], "git@", 4) == 0 || strstr(words->list[i], "://")))
-            r = step_refuse(build, at,
-                "%s: ADD takes files, http:// and https://; clone "
-                "repositories in RUN",
-                words->list[i]);
+        else if (at->kind == INSTRUCTION_ADD && strstr(words->list[i], "://"))
+            r = step_refuse(build, at, "%s: ADD takes files, http:// and https://", words->list[i]);
         else
             r = add_pattern(build, at, step, from, words->list[i]);
     }
@@ -496,7 +512,7 @@ static int prepare_copy(struct build *build, struct stage *stage, const struct i
             "--parents is not supported: copy each directory by its name");
     int r = open_base(build, stage, &opened->base);
     if (r == 0)
-        r = open_from(build, stage, at, opened, &from, step);
+        r = open_from(build, stage, at, step_flag(at, "from"), opened, &from, step);
     if (r == 0)
         r = step_words(build, stage, at, false, &words);
     if (r < 0)
@@ -551,158 +567,98 @@ int files_copy(struct build *build, struct stage *stage, const struct instructio
     return r;
 }
 
-/* ---- RUN ---- */
+/* ---- RUN --mount=type=bind ---- */
 
-static char *option_of(const char *text, const char *name) {
-    const size_t length = strlen(name);
+struct binds {
+    struct bind {
+        struct copy_step step; /* points into `opened` */
+        struct opened opened;
+        char digest[DIGEST_HEX + 1];
+    } * *items;
+    size_t n;
+};
 
-    for (const char *at = text; *at; at += strcspn(at, ","), at += *at == ',')
-        if (strncmp(at, name, length) == 0 &&
-            (at[length] == '=' || !at[length] || at[length] == ','))
-            return at[length] == '=' ? strndup(at + length + 1, strcspn(at + length + 1, ","))
-                                     : strdup("");
+static struct binds *binds_free(struct binds *binds) {
+    for (size_t i = 0; binds && i < binds->n; i++) {
+        copy_done(&binds->items[i]->step);
+        opened_done(&binds->items[i]->opened);
+        free(binds->items[i]);
+    }
+    if (binds)
+        free(binds->items);
+    free(binds);
     return NULL;
 }
 
-static int read_secret(struct build *build, const struct instruction *at, const char *id,
-    bool required, struct buf *to, bool *ret_found) {
-    const json_t *secret = json_object_get(build->options->secrets, id);
-    const char *file = json_string_value(json_object_get(secret, "file")),
-               *variable = json_string_value(json_object_get(secret, "env"));
+static int prepare_bind(struct build *build, struct stage *stage, const struct instruction *at,
+    const char *from, const char *source, struct bind *bind) {
+    const struct source *files = NULL;
+    struct digest digest;
+    int r = open_base(build, stage, &bind->opened.base);
 
-    *ret_found = secret != NULL;
-    if (!secret)
-        return required ? step_refuse(
-                              build, at, "the secret %s is missing: add --secret id=%s,...", id, id)
-                        : 0;
-    if (variable) {
-        const char *value = getenv(variable);
-
-        buf_add_text(to, value ? value : "");
-        return value ? 0 : step_refuse(build, at, "the secret %s: $%s is not set", id, variable);
-    }
-    auto_close int fd = open(file, O_RDONLY | O_CLOEXEC);
-    int r = fd < 0 ? -errno : fd_read_all(fd, MAX_SECRET, to);
-    return r < 0 ? step_refuse(build, at, "the secret %s: %s: %s", id, file, strerror(-r)) : 0;
-}
-
-static int add_file(
-    struct build *build, struct run_step *step, const char *path, struct buf *data, unsigned mode) {
-    struct run_file *file = array_add(&step->files, step->n_files, sizeof *file);
-
-    if (!file)
-        return build_out_of_memory(build);
-    step->n_files++;
-    file->path = strdup(path);
-    file->length = data->length;
-    buf_add(data, "", 1);
-    file->data = buf_failed(data) ? NULL : buf_take(data);
-    file->mode = mode;
-    return file->path && file->data ? 0 : build_out_of_memory(build);
-}
-
-/* --mount=type=secret,id=ID[,target=PATH][,env=NAME][,required][,mode=MODE] */
-static int mount_secret(
-    struct build *build, const struct instruction *at, const char *text, struct run_step *step) {
-    auto_free char *id = option_of(text, "id"), *target = option_of(text, "target"),
-                   *variable = option_of(text, "env"), *mode = option_of(text, "mode"),
-                   *required = option_of(text, "required"), *path = NULL;
-    auto_buf struct buf data = BUF_INIT;
-    bool found;
-
-    if (!target)
-        target = option_of(text, "dst");
-    if (!id)
-        id = target ? strdup(strrchr(target, '/') ? strrchr(target, '/') + 1 : target) : NULL;
-    if (!id || !id[0])
-        return step_refuse(build, at, "--mount=type=secret needs id= or target=");
-    const bool is_required = required && strcmp(required, "false") != 0;
-    int r = read_secret(build, at, id, is_required, &data, &found);
-    if (r < 0 || !found)
-        return r;
-    if (variable) {
-        auto_free char *pair = NULL;
-
-        if (asprintf(&pair, "%s=%.*s", variable, (int)data.length, text_or(data.data, "")) < 0 ||
-            words_take(&step->env, TAKE_PTR(pair)) < 0)
-            return build_out_of_memory(build);
-        if (!target)
-            return 0;
-    }
-    if (asprintf(&path, "%s%s", target && target[0] == '/' ? "" : "/run/secrets/",
-            target ? target : id) < 0)
-        return build_out_of_memory(build);
-    r = add_file(build, step, path, &data, mode ? (unsigned)strtoul(mode, NULL, 8) & 0777 : 0400);
+    bind->step.base = &bind->opened.base;
     if (r == 0)
-        step->files[step->n_files - 1].is_secret = true;
+        r = open_from(build, stage, at, from, &bind->opened, &files, &bind->step);
+    if (r == 0)
+        r = add_path(build, at, &bind->step, files, source);
+    if (r < 0)
+        return r;
+    bind->step.into_directory = bind->step.inputs[0].is_directory;
+    digest_init(&digest);
+    r = copy_digest(&bind->step, &digest, build->error);
+    digest_end_hex(&digest, bind->digest);
+    return r < 0 ? step_failed(build, at, r) : 0;
+}
+
+int files_bind(struct build *build, struct stage *stage, const struct instruction *at,
+    const char *from, const char *source, const char *target, struct run_step *step,
+    struct digest *key) {
+    if (!step->binds)
+        step->binds = calloc(1, sizeof *step->binds);
+    struct bind **place =
+        step->binds ? array_add(&step->binds->items, step->binds->n, sizeof(void *)) : NULL;
+    struct bind *bind = place ? calloc(1, sizeof *bind) : NULL;
+
+    if (!bind)
+        return build_out_of_memory(build);
+    *place = bind;
+    step->binds->n++;
+    bind->step.limits = build->options->limits;
+    bind->step.destination = strdup(target);
+    if (!bind->step.destination)
+        return build_out_of_memory(build);
+    int r = prepare_bind(build, stage, at, from, source, bind);
+    key_text(key, bind->digest);
     return r;
 }
 
-/* The name of the volume of a cache: its id, or the path, in letters that such names may have. */
-static char *cache_volume(const char *id) {
-    char hex[DIGEST_HEX + 1], *name;
+/* The image of the step with the files in it. */
+static int make_bound_image(struct build *build, const struct stage *stage, struct binds *binds,
+    const char *key, char **ret_image) {
+    char bound_key[DIGEST_HEX + 1];
+    struct layer_list layers;
     struct digest digest;
+    int r = 0;
 
-    digest_init(&digest);
-    digest_add_sized(&digest, id, strlen(id));
-    digest_end_hex(&digest, hex);
-    return asprintf(&name, "build-cache-%.24s", hex) < 0 ? NULL : name;
-}
-
-/* --mount=type=cache,target=PATH[,id=ID][,sharing=shared|locked|private]: a volume of the store,
- * which is no part of the layer. */
-static int mount_cache(struct build *build, struct stage *stage, const struct instruction *at,
-    const char *text, struct run_step *step) {
-    auto_free char *target = option_of(text, "target"), *id = option_of(text, "id"),
-                   *sharing = option_of(text, "sharing"), *inner = NULL;
-    struct rollbox_error inner_error = { 0 };
-    json_t *ignored = NULL;
-
-    if (!target)
-        target = option_of(text, "dst");
-    if (!target || !target[0])
-        return step_refuse(build, at, "--mount=type=cache needs target=");
-    auto_free char *path = config_join(&stage->config, target);
-    auto_free char *name = path ? cache_volume(id && id[0] ? id : path) : NULL;
-    if (!name || asprintf(&inner, "%s/.", path) < 0)
+    if (layer_list_copy(&stage->state.layers, &layers) < 0)
         return build_out_of_memory(build);
-    const bool is_shared = !sharing || strcmp(sharing, "shared") == 0;
-    if (!is_shared && strcmp(sharing, "locked") != 0 && strcmp(sharing, "private") != 0)
-        return step_refuse(build, at, "--mount=type=cache: sharing is shared, locked or private");
-    int r = volume_create(build->store, name, 0, &ignored, &inner_error);
-    json_decref(ignored);
-    if (r < 0 && inner_error.code != ROLLBOX_ERR_CONFLICT) {
-        *build->error = inner_error;
-        return step_failed(build, at, r);
+    for (size_t i = 0; r == 0 && i < binds->n; i++) {
+        const struct bind *bind = binds->items[i];
+
+        r = write_layer(build, &bind->step, &build->context, build->context >= 0 ? 1 : 0,
+            bind->digest, &layers);
     }
-    if (!step->volumes)
-        step->volumes = json_object();
-    json_t *volume =
-        json_pack("{s:s, s:s}", "path", path, "mode", is_shared ? "shared" : "exclusive");
-    if (json_object_set_new(step->volumes, name, volume) < 0 ||
-        words_take(&step->mounts, TAKE_PTR(inner)) < 0)
-        return build_out_of_memory(build);
-    return 0;
+    digest_init(&digest);
+    digest_add_sized(&digest, "bound", 5);
+    digest_add_sized(&digest, key, strlen(key));
+    digest_end_hex(&digest, bound_key);
+    if (r == 0)
+        r = cache_bind(build, stage, bound_key, &layers, ret_image);
+    layer_list_done(&layers);
+    return r;
 }
 
-static int read_mount(struct build *build, struct stage *stage, const struct instruction *at,
-    const char *flag, struct run_step *step, struct digest *key) {
-    auto_free char *text = NULL;
-    int r = step_expand(build, stage, at, flag, &text);
-
-    if (r < 0)
-        return r;
-    auto_free char *type = option_of(text, "type");
-    key_text(key, text);
-    if (type && strcmp(type, "secret") == 0)
-        return mount_secret(build, at, text, step);
-    if (type && strcmp(type, "cache") == 0)
-        return mount_cache(build, stage, at, text, step);
-    return dockerfile_refuse(build->error, &build->file, at->line, ROLLBOX_ERR_FEATURE_MISSING,
-        "--mount=type=%s is not supported: of mounts there are cache and secret; COPY --from has "
-        "files of other stages",
-        type ? type : "bind");
-}
+/* ---- RUN ---- */
 
 static int read_network(struct build *build, const struct instruction *at, struct run_step *step) {
     const char *network = step_flag(at, "network"), *security = step_flag(at, "security");
@@ -779,7 +735,7 @@ static int set_script(struct build *build, struct run_step *step, const char *te
     words_done(&step->argv);
     if (words_add(&step->argv, path, strlen(path)) < 0)
         return build_out_of_memory(build);
-    return add_file(build, step, path, &data, 0755);
+    return mounts_add_file(build, step, path, &data, 0755);
 }
 
 static int prepare_run(struct build *build, struct stage *stage, const struct instruction *at,
@@ -803,7 +759,7 @@ static int prepare_run(struct build *build, struct stage *stage, const struct in
         r = add_environment(build, stage, step, key);
     for (i = 0; r == 0 && i < at->flags.n; i++)
         if (strncmp(at->flags.list[i], "mount=", 6) == 0)
-            r = read_mount(build, stage, at, at->flags.list[i] + 6, step, key);
+            r = mounts_add(build, stage, at, at->flags.list[i] + 6, step, key);
     if (r == 0)
         r = read_network(build, at, step);
     step->cwd = stage->config.cwd[0] ? stage->config.cwd : "/";
@@ -815,10 +771,18 @@ static int prepare_run(struct build *build, struct stage *stage, const struct in
 }
 
 static int run_and_store(struct build *build, struct stage *stage, const struct instruction *at,
-    const struct run_step *step, const char *key) {
+    struct run_step *step, const char *key) {
+    auto_free char *bound = NULL;
     struct layer_list layers;
     int status = 0;
 
+    if (step->binds) {
+        int r = make_bound_image(build, stage, step->binds, key, &bound);
+
+        if (r < 0)
+            return step_failed(build, at, r);
+        step->image = bound;
+    }
     if (layer_list_copy(&stage->state.layers, &layers) < 0)
         return build_out_of_memory(build);
     int r = run_execute(&build->runner, step, &layers, &status, build->error);
@@ -851,6 +815,7 @@ int files_run(struct build *build, struct stage *stage, const struct instruction
         r = run_and_store(build, stage, at, &step, key_hex);
     if (r == 0)
         step_end(build, stage, at, cached);
+    binds_free(step.binds);
     run_step_done(&step);
     return r;
 }

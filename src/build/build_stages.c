@@ -140,6 +140,32 @@ static int collect(struct build *build) {
     return r;
 }
 
+static int mark_source(
+    struct build *build, struct stage *stage, const struct instruction *at, const char *from) {
+    auto_free char *name = NULL;
+    int r = step_expand(build, NULL, at, from, &name);
+    struct stage *other = r == 0 ? stages_find(build, name, stage) : NULL;
+
+    if (other)
+        other->is_needed = true;
+    return r;
+}
+
+/* COPY --from=, and RUN --mount=from=. */
+static int mark_sources(struct build *build, struct stage *stage, const struct instruction *at) {
+    const char *from = at->kind == INSTRUCTION_COPY ? step_flag(at, "from") : NULL;
+    int r = from ? mark_source(build, stage, at, from) : 0;
+
+    for (size_t i = 0; r == 0 && at->kind == INSTRUCTION_RUN && i < at->flags.n; i++) {
+        const bool is_mount = strncmp(at->flags.list[i], "mount=", 6) == 0;
+        auto_free char *name = is_mount ? mounts_option(at->flags.list[i] + 6, "from") : NULL;
+
+        if (name)
+            r = mark_source(build, stage, at, name);
+    }
+    return r;
+}
+
 /* A stage needs its base, and those that it copies from. Later stages only need earlier ones. */
 static int mark(struct build *build, struct stage *target) {
     int r = 0;
@@ -150,18 +176,8 @@ static int mark(struct build *build, struct stage *target) {
             continue;
         if (stage->base)
             stage->base->is_needed = true;
-        for (size_t i = stage->first; r == 0 && i < stage->end; i++) {
-            const struct instruction *at = &build->file.items[i];
-            const char *from = step_flag(at, "from");
-            auto_free char *name = NULL;
-
-            if (at->kind != INSTRUCTION_COPY || !from)
-                continue;
-            r = step_expand(build, NULL, at, from, &name);
-            struct stage *other = r == 0 ? stages_find(build, name, stage) : NULL;
-            if (other)
-                other->is_needed = true;
-        }
+        for (size_t i = stage->first; r == 0 && i < stage->end; i++)
+            r = mark_sources(build, stage, &build->file.items[i]);
     }
     return r;
 }

@@ -260,8 +260,8 @@ static int find_heredoc(
         at++;
     if (at == begin || (quote && at == length))
         return 0;
-    *ret_heredoc =
-        (struct heredoc){ .name = text_copy(word + begin, at - begin), .is_literal = quote != '\0' };
+    *ret_heredoc = (struct heredoc){ .name = text_copy(word + begin, at - begin),
+        .is_literal = quote != '\0' };
     return ret_heredoc->name ? 1 : -ENOMEM;
 }
 

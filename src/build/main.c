@@ -72,6 +72,26 @@ static int set_secret(struct arguments *arguments, const char *value, struct rol
                : 0;
 }
 
+/* ID or ID=SOCKET; the socket is by default that of $SSH_AUTH_SOCK. */
+static int set_agent(struct arguments *arguments, const char *value, struct rollbox_error *error) {
+    const char *equals = strchr(value, '=');
+    auto_free char *id = equals ? strndup(value, (size_t)(equals - value)) : strdup(value);
+    const char *socket = equals ? equals + 1 : getenv("SSH_AUTH_SOCK");
+    struct stat st;
+
+    if (!id || !id[0])
+        return refuse(error, "--ssh has the form ID or ID=SOCKET, such as default", value);
+    if (!socket || !socket[0])
+        return refuse(
+            error, "--ssh: SSH_AUTH_SOCK is not set; start ssh-agent, or name a socket", value);
+    if (stat(socket, &st) < 0 || !S_ISSOCK(st.st_mode))
+        return refuse(
+            error, "--ssh: this is no socket of an agent; add keys to ssh-agent instead", socket);
+    return json_object_set_new(arguments->build.agents, id, json_string(socket)) < 0
+               ? refuse(error, "--ssh is not UTF-8", id)
+               : 0;
+}
+
 static int set_progress(
     struct arguments *arguments, const char *value, struct rollbox_error *error) {
     static const char *const forms[] = { [PROGRESS_AUTO] = "auto",
@@ -122,6 +142,8 @@ static int set_option(
         build->tag = value;
     else if (strcmp(name, "file") == 0)
         build->file = value;
+    else if (strcmp(name, "authfile") == 0)
+        build->authfile = value;
     else if (strcmp(name, "target") == 0)
         build->target = value;
     else if (strcmp(name, "engine") == 0)
@@ -130,6 +152,8 @@ static int set_option(
         r = set_build_arg(arguments, value, error);
     else if (strcmp(name, "secret") == 0)
         r = set_secret(arguments, value, error);
+    else if (strcmp(name, "ssh") == 0)
+        r = set_agent(arguments, value, error);
     else if (strcmp(name, "progress") == 0)
         r = set_progress(arguments, value, error);
     else if (strcmp(name, "policy-text") == 0)
@@ -160,6 +184,12 @@ static int parse(int argc, char **argv, struct arguments *arguments, struct roll
             continue;
         if (strcmp(word, "--no-cache") == 0) {
             arguments->build.no_cache = true;
+        } else if (strcmp(word, "--pull") == 0) {
+            arguments->build.pull = BUILD_PULL_ALWAYS;
+        } else if (strcmp(word, "--no-pull") == 0) {
+            arguments->build.pull = BUILD_PULL_NEVER;
+        } else if (strcmp(word, "--insecure") == 0) {
+            arguments->build.insecure = true;
         } else if (strcmp(word, "--") == 0) {
             arguments->build.context = i + 2 == argc ? argv[++i] : NULL;
             break;
@@ -211,6 +241,7 @@ int main(int argc, char **argv) {
     struct arguments arguments = { .program = argc > 0 ? argv[0] : "rollbox-build",
         .build = { .build_args = json_object(),
             .secrets = json_object(),
+            .agents = json_object(),
             .policy = json_object(),
             .limits = UNPACK_DEFAULTS } };
     struct rollbox_error error = { 0 };
@@ -230,6 +261,7 @@ int main(int argc, char **argv) {
     json_decref(result);
     json_decref(arguments.build.build_args);
     json_decref(arguments.build.secrets);
+    json_decref(arguments.build.agents);
     json_decref(arguments.build.policy);
     return status;
 }

@@ -22,6 +22,7 @@
 #include "base/cleanup.h"
 #include "base/error.h"
 #include "build/source.h"
+#include "build/ssh_agent.h"
 #include "store/files.h"
 
 #define MAX_OUTPUT (1ll << 40)
@@ -45,7 +46,9 @@ void run_step_done(struct run_step *step) {
     words_done(&step->argv);
     words_done(&step->env);
     words_done(&step->mounts);
-    json_decref(step->volumes);
+    words_done(&step->dropped);
+    caches_done(&step->caches);
+    json_decref(step->tmpfs);
     *step = (struct run_step){ 0 };
 }
 
@@ -62,9 +65,16 @@ static int start_engine(struct runner *runner, struct rollbox_error *error) {
     return runner->engine ? 0 : rollbox_engine_open(&options, &runner->engine, error);
 }
 
+/* What a step's sandbox has besides its image, while it runs. */
+struct extras {
+    json_t *volumes;
+    struct ssh_agent *agent; /* NULL: none */
+};
+
 /* The caller's policy with the step's image. A build may need more than a single program, so its
  * default limits are larger. */
-static char *make_policy(const struct runner *runner, const struct run_step *step) {
+static char *make_policy(
+    const struct runner *runner, const struct run_step *step, const struct extras *extras) {
     static const char *const network_keys[] = { "net", "net_allow_hosts", "net_allow",
         "net_secrets", "net_log_file", "net_record", "net_replay", "net_max_upload" };
     json_t *policy = json_deep_copy(runner->policy);
@@ -77,8 +87,18 @@ static char *make_policy(const struct runner *runner, const struct run_step *ste
         json_decref(defaults);
         json_object_set_new(policy, "image", json_string(step->image));
         json_object_set_new(policy, "users", json_string("many"));
-        if (step->volumes)
-            json_object_set(policy, "volumes", step->volumes);
+        if (json_object_size(extras->volumes))
+            json_object_set(policy, "volumes", extras->volumes);
+        if (step->tmpfs)
+            json_object_set(policy, "tmpfs", step->tmpfs);
+        if (extras->agent) {
+            json_t *readable = json_deep_copy(json_object_get(policy, "fs_readable_extra"));
+
+            if (!readable)
+                readable = json_array();
+            json_array_append_new(readable, json_string(ssh_agent_directory(extras->agent)));
+            json_object_set_new(policy, "fs_readable_extra", readable);
+        }
     }
     for (size_t i = 0; step && step->offline && i < ARRAY_SIZE(network_keys); i++)
         json_object_del(policy, network_keys[i]);
@@ -88,8 +108,9 @@ static char *make_policy(const struct runner *runner, const struct run_step *ste
 }
 
 static int open_sandbox(struct runner *runner, const struct run_step *step,
-    struct rollbox_sandbox **ret_sandbox, struct rollbox_error *error) {
-    auto_free char *policy = make_policy(runner, step);
+    const struct extras *extras, struct rollbox_sandbox **ret_sandbox,
+    struct rollbox_error *error) {
+    auto_free char *policy = make_policy(runner, step, extras);
     struct rollbox_plan *plan;
 
     if (!policy)
@@ -174,11 +195,19 @@ static int write_files(
 }
 
 static int run_command(struct runner *runner, const struct run_step *step,
-    struct rollbox_sandbox *sandbox, int *ret_status, struct rollbox_error *error) {
+    const struct ssh_agent *agent, struct rollbox_sandbox *sandbox, int *ret_status,
+    struct rollbox_error *error) {
     const struct rollbox_result *result = NULL;
+    auto_free const char **env = calloc(step->env.n + 2, sizeof *env);
     struct rollbox_run *run;
     int pipes[2][2];
 
+    if (!env)
+        return out_of_memory(error);
+    for (size_t i = 0; i < step->env.n; i++)
+        env[i] = step->env.list[i];
+    if (agent)
+        env[step->env.n] = ssh_agent_variable(agent);
     if (pipe2(pipes[0], O_CLOEXEC) < 0)
         return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, errno, "build",
             "cannot make a pipe: %s", strerror(errno));
@@ -189,7 +218,7 @@ static int run_command(struct runner *runner, const struct run_step *step,
     auto_close int err = pipes[1][0], err_end = pipes[1][1];
     const struct rollbox_exec_options options = { .size = sizeof options,
         .argv = (const char *const *)step->argv.list,
-        .env = (const char *const *)step->env.list,
+        .env = env,
         .cwd = step->cwd,
         .user = step->user[0] ? step->user : "0:0",
         .timeout_ms = -1,
@@ -250,8 +279,8 @@ static int add_made_directories(
 }
 
 /* Lists the paths that exist in the sandbox and must not be in the layer. */
-static int list_left_out(
-    const struct run_step *step, const struct layer_list *layers, struct words *left_out) {
+static int list_left_out(const struct run_step *step, const struct ssh_agent *agent,
+    const struct layer_list *layers, struct words *left_out) {
     int r = 0;
 
     for (size_t i = 0; r == 0 && i < ARRAY_SIZE(mount_points); i++)
@@ -260,12 +289,20 @@ static int list_left_out(
         r = add_made_directories(layers, step->files[i].path, left_out);
     for (size_t i = 0; r == 0 && i < step->mounts.n; i++)
         r = add_made_directories(layers, step->mounts.list[i], left_out);
+    if (r == 0 && agent) {
+        auto_free char *inner = NULL;
+
+        r = asprintf(&inner, "%s/.", ssh_agent_directory(agent)) < 0
+                ? -ENOMEM
+                : add_made_directories(layers, inner, left_out);
+    }
     return r;
 }
 
 /* The export runs in a thread, because the pipe must be read at the same time. */
 static int add_changes(struct runner *runner, const struct run_step *step,
-    struct rollbox_sandbox *sandbox, struct layer_list *layers, struct rollbox_error *error) {
+    const struct ssh_agent *agent, struct rollbox_sandbox *sandbox, struct layer_list *layers,
+    struct rollbox_error *error) {
     struct exporting exporting = { .sandbox = sandbox };
     struct words left_out = { 0 };
     pthread_t thread;
@@ -277,7 +314,7 @@ static int add_changes(struct runner *runner, const struct run_step *step,
     auto_close int from = ends[0];
     exporting.to = ends[1];
     (void)fcntl(from, F_SETPIPE_SZ, 1 << 20);
-    int r = list_left_out(step, layers, &left_out);
+    int r = list_left_out(step, agent, layers, &left_out);
     if (r < 0) {
         close_fd(&exporting.to);
         words_done(&left_out);
@@ -290,7 +327,11 @@ static int add_changes(struct runner *runner, const struct run_step *step,
         return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, r, "build",
             "cannot start a thread: %s", strerror(r));
     }
-    r = add_exported_layers(runner->store, layers, from, (const char *const *)left_out.list, error);
+    const struct layer_exclusions exclusions = { .if_empty = (const char *const *)left_out.list,
+        .n_if_empty = left_out.n,
+        .dropped = (const char *const *)step->dropped.list,
+        .n_dropped = step->dropped.n };
+    r = add_exported_layers(runner->store, layers, from, &exclusions, error);
     words_done(&left_out);
     close_fd(&from);
     pthread_join(thread, NULL);
@@ -368,30 +409,52 @@ static int remove_files(
     return r;
 }
 
-int run_execute(struct runner *runner, const struct run_step *step, struct layer_list *layers,
-    int *ret_status, struct rollbox_error *error) {
+static int execute(struct runner *runner, const struct run_step *step, const struct extras *extras,
+    struct layer_list *layers, int *ret_status, struct rollbox_error *error) {
     struct rollbox_sandbox *sandbox;
-    int r = check_places(step, layers, error);
+    int r = open_sandbox(runner, step, extras, &sandbox, error);
 
-    if (r == 0)
-        r = open_sandbox(runner, step, &sandbox, error);
     if (r < 0)
         return r;
     r = write_files(step, sandbox, error);
     if (r == 0)
-        r = run_command(runner, step, sandbox, ret_status, error);
+        r = run_command(runner, step, extras->agent, sandbox, ret_status, error);
     /* Processes that the command has left running must not write any more. */
     if (r == 0)
         r = rollbox_signal(sandbox, NULL, SIGKILL, ROLLBOX_SCOPE_TREE, error);
     if (r == 0 && *ret_status == 0)
         r = remove_files(step, sandbox, error);
     if (r == 0 && *ret_status == 0)
-        r = add_changes(runner, step, sandbox, layers, error);
+        r = add_changes(runner, step, extras->agent, sandbox, layers, error);
     (void)rollbox_sandbox_close(sandbox, NULL);
     return r;
 }
 
+int run_execute(struct runner *runner, struct run_step *step, struct layer_list *layers,
+    int *ret_status, struct rollbox_error *error) {
+    struct extras extras = { NULL, NULL };
+    int r = check_places(step, layers, error);
+
+    if (r == 0)
+        r = caches_take(&step->caches, runner->store, runner->progress, &extras.volumes, error);
+    if (r == 0 && step->agent)
+        r = ssh_agent_start(step->agent, &extras.agent, error);
+    if (r == 0)
+        r = execute(runner, step, &extras, layers, ret_status, error);
+    ssh_agent_stop(extras.agent);
+    json_decref(extras.volumes);
+    caches_give_back(&step->caches);
+    return r;
+}
+
 /* ---- downloads ---- */
+
+#define CURL_TOO_LARGE 63 /* of --max-filesize, curl(1) */
+
+static int too_large(const char *url, struct rollbox_error *error) {
+    return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EFBIG, "build",
+        "%.300s is too large (--max-bytes sets the limit)", url);
+}
 
 int run_fetch(struct runner *runner, const char *url, size_t limit, int *ret_fd,
     struct rollbox_error *error) {
@@ -399,7 +462,7 @@ int run_fetch(struct runner *runner, const char *url, size_t limit, int *ret_fd,
     char limit_text[32];
     const char *const argv[] = { curl, "-fsSL", "--proto", "=http,https", "--max-filesize",
         limit_text, "--", url, NULL };
-    auto_free char *policy = make_policy(runner, NULL);
+    auto_free char *policy = make_policy(runner, NULL, NULL);
     const struct rollbox_result *result;
     struct rollbox_plan *plan;
     struct rollbox_run *run;
@@ -436,8 +499,7 @@ int run_fetch(struct runner *runner, const char *url, size_t limit, int *ret_fd,
     while ((n = read(from, data, sizeof data)) > 0 && r == 0) {
         total += (uint64_t)n;
         if (total > limit || write(fd, data, (size_t)n) != n)
-            r = error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EFBIG, "build",
-                "%.300s is too large (--max-bytes sets the limit)", url);
+            r = too_large(url, error);
     }
     if (r < 0)
         (void)rollbox_kill(run, ROLLBOX_OUTCOME_ERROR);
@@ -445,6 +507,8 @@ int run_fetch(struct runner *runner, const char *url, size_t limit, int *ret_fd,
     if (r == 0 && result->outcome == ROLLBOX_OUTCOME_ERROR) {
         *error = result->error;
         r = -MAX(result->error.error_number, 1);
+    } else if (r == 0 && result->exit_code == CURL_TOO_LARGE) {
+        r = too_large(url, error);
     } else if (r == 0 && (result->outcome != ROLLBOX_OUTCOME_EXIT || result->exit_code)) {
         ssize_t length = pread(messages, data, 300, 0);
 

@@ -9,6 +9,7 @@
 
 #include <rollbox/rollbox.h>
 
+#include "build/caches.h"
 #include "build/dockerfile.h"
 #include "build/progress.h"
 #include "store/add_layer.h"
@@ -37,15 +38,19 @@ struct run_step {
     bool offline;           /* without a network, also if the policy allows one */
     struct run_file *files; /* there during the command, and not in the layer */
     size_t n_files;
-    json_t *volumes;     /* of the policy: caches; NULL: none */
-    struct words mounts; /* their paths */
+    struct caches caches;
+    json_t *tmpfs;        /* of the policy: empty directories; NULL: none */
+    const char *agent;    /* the socket of an SSH agent; NULL: none */
+    struct words mounts;  /* paths of mounts */
+    struct binds *binds;  /* of build_files.c: what the image has to have besides; NULL: none */
+    struct words dropped; /* paths whose changes are no part of the layer */
 };
 
 void run_step_done(struct run_step *step);
 
 /* Runs the command, and adds what it has changed to the layers. *ret_status: the command's exit
  * status; 128 + n for a signal. The layers are unchanged unless it is 0. */
-int run_execute(struct runner *runner, const struct run_step *step, struct layer_list *layers,
+int run_execute(struct runner *runner, struct run_step *step, struct layer_list *layers,
     int *ret_status, struct rollbox_error *error);
 
 /* Downloads a URL by the host's curl in a sandbox that reaches what the policy allows. *ret_fd: an

@@ -364,12 +364,12 @@ static int take_in_child(void *context, json_t **ret_report, struct rollbox_erro
 }
 
 /* Removes the paths that are empty files or directories. */
-static void leave_out(int root, const char *const *paths) {
-    for (; paths && *paths; paths++) {
+static void leave_out(int root, const struct layer_exclusions *exclusions) {
+    for (size_t i = 0; i < exclusions->n_if_empty; i++) {
         const char *name;
         struct stat st;
 
-        auto_close int parent = files_parent(root, *paths, &name);
+        auto_close int parent = files_parent(root, exclusions->if_empty[i], &name);
         if (parent < 0 || fstatat(parent, name, &st, AT_SYMLINK_NOFOLLOW) < 0)
             continue;
         if (S_ISDIR(st.st_mode))
@@ -379,9 +379,28 @@ static void leave_out(int root, const char *const *paths) {
     }
 }
 
+/* Removes the paths with all that is in them. 0 or -errno. */
+static int drop(int root, const struct layer_exclusions *exclusions) {
+    int r = 0;
+
+    for (size_t i = 0; r == 0 && i < exclusions->n_dropped; i++) {
+        const char *path = exclusions->dropped[i], *name;
+
+        auto_close int parent = files_parent(root, path + strspn(path, "/"), &name);
+        if (parent < 0)
+            continue;
+        auto_close int tree = tree_open(parent, name);
+        if (tree >= 0 && (r = tree_empty(tree)) < 0)
+            return r;
+        if (unlinkat(parent, name, tree >= 0 ? AT_REMOVEDIR : 0) < 0 && errno != ENOENT)
+            r = -errno;
+    }
+    return r;
+}
+
 /* The part of the root file system becomes the layer. 1: there is none. */
 static int use_part(const struct work *work, const char *directory, const char *part,
-    const char *const *left_out, struct rollbox_error *error) {
+    const struct layer_exclusions *exclusions, struct rollbox_error *error) {
     auto_free char *old = NULL, *fs = NULL;
 
     if (asprintf(&old, "%s/all/%s", directory, part) < 0)
@@ -406,8 +425,11 @@ static int use_part(const struct work *work, const char *directory, const char *
     if (r < 0)
         return fail_store(error, r, "write to the store");
     auto_close int root = openat(work->fd, fs, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    r = root >= 0 ? drop(root, exclusions) : 0;
+    if (r < 0)
+        return fail_store(error, r, "write to the store");
     if (root >= 0)
-        leave_out(root, left_out);
+        leave_out(root, exclusions);
     return 0;
 }
 
@@ -430,7 +452,7 @@ static const char *root_part(const json_t *manifest) {
 }
 
 int add_exported_layers(int store, struct layer_list *list, int archive,
-    const char *const *left_out, struct rollbox_error *error) {
+    const struct layer_exclusions *exclusions, struct rollbox_error *error) {
     struct taking taking = { .archive = archive };
     struct parser_process worker = WORKER_NONE;
     struct work work = WORK_NONE;
@@ -452,7 +474,7 @@ int add_exported_layers(int store, struct layer_list *list, int archive,
         char directory[24];
 
         snprintf(directory, sizeof directory, "L%zu", i);
-        r = use_part(&work, directory, part, left_out, error);
+        r = use_part(&work, directory, part, exclusions, error);
         if (r == 0)
             r = publish_layer(&work, directory, list, error);
         r = MIN(r, 0);

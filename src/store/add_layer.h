@@ -51,11 +51,18 @@ struct layer_writer {
 int add_written_layer(int store, struct layer_list *list, const struct layer_writer *writer,
     json_t **ret_report, struct rollbox_error *error);
 
+/* Paths of an export that the layer does not have. */
+struct layer_exclusions {
+    const char *const *if_empty; /* empty files or directories, as places to mount something */
+    size_t n_if_empty;
+    const char *const *dropped; /* with all that is in them, and their deletions */
+    size_t n_dropped;
+};
+
 /* The same for an export of a sandbox whose root is made of these layers (VERB_EXPORT), read from
- * `archive`. `left_out`: paths that are removed if they are empty files or directories, as places
- * to mount something; ended by NULL. */
+ * `archive`. */
 int add_exported_layers(int store, struct layer_list *list, int archive,
-    const char *const *left_out, struct rollbox_error *error);
+    const struct layer_exclusions *exclusions, struct rollbox_error *error);
 
 /* Publishes an image of these layers in place of one of the same name. Borrows the manifest, whose
  * name and layers are filled in. */
