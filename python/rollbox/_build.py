@@ -3,16 +3,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
-import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Optional, Union
 
 from ._core.policy import Policy
-from ._core.program import program, program_error
+from ._core.program import program, run_program, run_program_async
 
 PathLike = Union[str, "os.PathLike[str]"]
 
@@ -59,6 +57,8 @@ def _command(
     target: Optional[str],
     no_cache: bool,
     secrets: Optional[Mapping[str, PathLike]],
+    ssh: Optional[Mapping[str, PathLike]],
+    pull: Optional[bool],
     allow: Sequence[str],
     policy: Optional[Policy],
     progress: bool,
@@ -75,6 +75,9 @@ def _command(
         words.append("--no-cache")
     words += [f"--build-arg={name}={value}" for name, value in (build_args or {}).items()]
     words += [f"--secret=id={name},src={os.fspath(path)}" for name, path in (secrets or {}).items()]
+    words += [f"--ssh={name}={os.fspath(path)}" for name, path in (ssh or {}).items()]
+    if pull is not None:
+        words.append("--pull" if pull else "--no-pull")
     words += [f"--allow={host}" for host in allow]
     text = None if policy is None else policy.to_json().encode()
     if text is not None:
@@ -97,6 +100,8 @@ def build_image(
     target: Optional[str] = None,
     no_cache: bool = False,
     secrets: Optional[Mapping[str, PathLike]] = None,
+    ssh: Optional[Mapping[str, PathLike]] = None,
+    pull: Optional[bool] = None,
     allow: Sequence[str] = (),
     policy: Optional[Policy] = None,
     progress: bool = False,
@@ -111,6 +116,9 @@ def build_image(
         target: The stage to build. Default: the last one.
         no_cache: Carry out all steps again.
         secrets: Files for `RUN --mount=type=secret,id=NAME`.
+        ssh: Sockets of SSH agents for `RUN --mount=type=ssh`: {"default": path}.
+        pull: True: ask registries for all images of FROM; False: for none. Default: for those that
+            the store lacks.
         allow: Hosts that steps may reach. Default: none.
         policy: Limits and network of the steps.
         progress: Show the progress on standard error.
@@ -122,25 +130,22 @@ def build_image(
         image = rollbox.build_image(".", tag="app", allow=["@pypi"])
     """
     words, text = _command(
-        context, tag, file, build_args, target, no_cache, secrets, allow, policy, progress
+        context,
+        tag,
+        file,
+        build_args,
+        target,
+        no_cache,
+        secrets,
+        ssh,
+        pull,
+        allow,
+        policy,
+        progress,
     )
-    with subprocess.Popen(
-        words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    ) as process:
-        try:
-            out, err = process.communicate(text)
-        except BaseException:
-            process.kill()
-            raise
-    return _finish(process.returncode, out, err, progress)
-
-
-def _finish(status: int, out: bytes, err: bytes, progress: bool) -> BuiltImage:
-    if progress:
-        os.write(2, err)
-    if status:
-        raise program_error(err)
-    return _answer(out)
+    lines: list[bytes] = []
+    run_program(words, lines.append, data=text, shown=progress)
+    return _answer(b"".join(lines))
 
 
 async def build_image_async(
@@ -152,24 +157,27 @@ async def build_image_async(
     target: Optional[str] = None,
     no_cache: bool = False,
     secrets: Optional[Mapping[str, PathLike]] = None,
+    ssh: Optional[Mapping[str, PathLike]] = None,
+    pull: Optional[bool] = None,
     allow: Sequence[str] = (),
     policy: Optional[Policy] = None,
     progress: bool = False,
 ) -> BuiltImage:
     """As build_image, for asyncio. A cancelled call kills the build."""
     words, text = _command(
-        context, tag, file, build_args, target, no_cache, secrets, allow, policy, progress
+        context,
+        tag,
+        file,
+        build_args,
+        target,
+        no_cache,
+        secrets,
+        ssh,
+        pull,
+        allow,
+        policy,
+        progress,
     )
-    process = await asyncio.create_subprocess_exec(
-        *words,
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    try:
-        out, err = await process.communicate(text)
-    except BaseException:
-        process.kill()
-        await process.wait()
-        raise
-    return _finish(process.returncode or 0, out, err, progress)
+    lines: list[bytes] = []
+    await run_program_async(words, lines.append, data=text, shown=progress)
+    return _answer(b"".join(lines))

@@ -12,15 +12,13 @@ are for asyncio; a call that is cancelled ends its command.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
-import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Callable, Optional, Union
 
-from ._core.program import program, program_error
+from ._core.program import program, run_program, run_program_async
 
 Path = Union[str, "os.PathLike[str]"]
 Progress = Callable[[dict[str, Any]], None]
@@ -130,26 +128,7 @@ def _call(
     secret: Optional[str] = None,
 ) -> dict[str, Any]:
     events = _Events(progress)
-    with subprocess.Popen(
-        _words(arguments),
-        stdin=subprocess.DEVNULL if secret is None else subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    ) as process:
-        try:
-            if secret is not None and process.stdin is not None:
-                process.stdin.write(secret.encode())
-                process.stdin.close()
-                process.stdin = None
-            assert process.stdout is not None and process.stderr is not None
-            for line in process.stdout:
-                events.add(line)
-            failed = process.stderr.read()
-        except BaseException:
-            process.kill()
-            raise
-    if process.returncode:
-        raise program_error(failed)
+    run_program(_words(arguments), events.add, data=None if secret is None else secret.encode())
     return events.answer
 
 
@@ -159,30 +138,9 @@ async def _call_async(
     secret: Optional[str] = None,
 ) -> dict[str, Any]:
     events = _Events(progress)
-    process = await asyncio.create_subprocess_exec(
-        *_words(arguments),
-        stdin=subprocess.DEVNULL if secret is None else subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        limit=1 << 26,
+    await run_program_async(
+        _words(arguments), events.add, data=None if secret is None else secret.encode()
     )
-    assert process.stdout is not None and process.stderr is not None
-    failure = asyncio.ensure_future(process.stderr.read())
-    try:
-        if secret is not None and process.stdin is not None:
-            process.stdin.write(secret.encode())
-            process.stdin.close()
-        async for line in process.stdout:
-            events.add(line)
-        failed = await failure
-        await process.wait()
-    except BaseException:
-        if process.returncode is None:
-            process.kill()
-        await asyncio.gather(failure, process.wait(), return_exceptions=True)
-        raise
-    if process.returncode:
-        raise program_error(failed)
     return events.answer
 
 

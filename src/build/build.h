@@ -107,6 +107,13 @@ void step_end(struct build *build, struct stage *stage, const struct instruction
 /* The value of a flag such as --from=; NULL: not given. */
 const char *step_flag(const struct instruction *at, const char *name);
 
+/* The value of an option of NAME=VALUE,NAME=VALUE, for free(); NULL: it has none. */
+char *step_option(const char *text, const char *name);
+
+/* The beginning of a step's key: the files below, and the kind of the step. */
+void step_key_begin(struct digest *key, const struct stage *stage, const char *what);
+void step_key_text(struct digest *key, const char *text);
+
 /* ---- build_stages.c ---- */
 
 /* Divides the Dockerfile into stages, and marks those that the target needs. *ret_target. */
@@ -141,7 +148,6 @@ bool step_is_proxy(const char *name);
 /* ---- build_files.c: instructions about files ---- */
 
 int files_from(struct build *build, struct stage *stage, const struct instruction *at);
-int files_run(struct build *build, struct stage *stage, const struct instruction *at);
 int files_copy(struct build *build, struct stage *stage, const struct instruction *at);
 int files_workdir(struct build *build, struct stage *stage, const struct instruction *at);
 
@@ -149,11 +155,17 @@ int files_workdir(struct build *build, struct stage *stage, const struct instruc
 int files_bind(struct build *build, struct stage *stage, const struct instruction *at,
     const char *from, const char *source, const char *target, struct run_step *step,
     struct digest *key);
+/* The stage's image with those files: its name, for free(). */
+int files_bound_image(struct build *build, const struct stage *stage, struct binds *binds,
+    const char *key, char **ret_image);
+struct binds *files_binds_free(struct binds *binds);
+
+/* ---- build_run.c ---- */
+
+int files_run(struct build *build, struct stage *stage, const struct instruction *at);
 
 /* ---- mounts.c ---- */
 
-/* The value of an option of a mount, for free(); NULL: it has none. */
-char *mounts_option(const char *text, const char *name);
 /* Adds the mount of a flag of RUN. */
 int mounts_add(struct build *build, struct stage *stage, const struct instruction *at,
     const char *flag, struct run_step *step, struct digest *key);

@@ -158,7 +158,7 @@ static int mark_sources(struct build *build, struct stage *stage, const struct i
 
     for (size_t i = 0; r == 0 && at->kind == INSTRUCTION_RUN && i < at->flags.n; i++) {
         const bool is_mount = strncmp(at->flags.list[i], "mount=", 6) == 0;
-        auto_free char *name = is_mount ? mounts_option(at->flags.list[i] + 6, "from") : NULL;
+        auto_free char *name = is_mount ? step_option(at->flags.list[i] + 6, "from") : NULL;
 
         if (name)
             r = mark_source(build, stage, at, name);

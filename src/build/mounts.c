@@ -22,17 +22,6 @@
 
 #define MAX_SECRET (1u << 20)
 
-char *mounts_option(const char *text, const char *name) {
-    const size_t length = strlen(name);
-
-    for (const char *at = text; *at; at += strcspn(at, ","), at += *at == ',')
-        if (strncmp(at, name, length) == 0 &&
-            (at[length] == '=' || !at[length] || at[length] == ','))
-            return at[length] == '=' ? strndup(at + length + 1, strcspn(at + length + 1, ","))
-                                     : strdup("");
-    return NULL;
-}
-
 static int read_secret(struct build *build, const struct instruction *at, const char *id,
     bool required, struct buf *to, bool *ret_found) {
     const json_t *secret = json_object_get(build->options->secrets, id);
@@ -73,14 +62,14 @@ int mounts_add_file(
 /* --mount=type=secret,id=ID[,target=PATH][,env=NAME][,required][,mode=MODE] */
 static int mount_secret(
     struct build *build, const struct instruction *at, const char *text, struct run_step *step) {
-    auto_free char *id = mounts_option(text, "id"), *target = mounts_option(text, "target"),
-                   *variable = mounts_option(text, "env"), *mode = mounts_option(text, "mode"),
-                   *required = mounts_option(text, "required"), *path = NULL;
+    auto_free char *id = step_option(text, "id"), *target = step_option(text, "target"),
+                   *variable = step_option(text, "env"), *mode = step_option(text, "mode"),
+                   *required = step_option(text, "required"), *path = NULL;
     auto_buf struct buf data = BUF_INIT;
     bool found;
 
     if (!target)
-        target = mounts_option(text, "dst");
+        target = step_option(text, "dst");
     if (!id)
         id = target ? strdup(strrchr(target, '/') ? strrchr(target, '/') + 1 : target) : NULL;
     if (!id || !id[0])
@@ -129,7 +118,7 @@ static char *take_target(const char *text) {
     char *target = NULL;
 
     for (size_t i = 0; !target && i < ARRAY_SIZE(names); i++)
-        target = mounts_option(text, names[i]);
+        target = step_option(text, names[i]);
     return target;
 }
 
@@ -147,8 +136,8 @@ static int mount_cache(struct build *build, struct stage *stage, const struct in
     const char *text, struct run_step *step) {
     static const char *const known[] = { "type", "target", "dst", "destination", "id", "sharing",
         "mode", "uid", "gid", "ro", "readonly", "rw", NULL };
-    auto_free char *target = take_target(text), *id = mounts_option(text, "id"),
-                   *sharing = mounts_option(text, "sharing");
+    auto_free char *target = take_target(text), *id = step_option(text, "id"),
+                   *sharing = step_option(text, "sharing");
     int r = check_options(build, at, "cache", text, known);
 
     if (r == 0 && (!target || !target[0]))
@@ -172,8 +161,8 @@ static int mount_ssh(
     struct build *build, const struct instruction *at, const char *text, struct run_step *step) {
     static const char *const known[] = { "type", "id", "target", "dst", "destination", "required",
         "mode", "uid", "gid", NULL };
-    auto_free char *id = mounts_option(text, "id"), *target = take_target(text),
-                   *required = mounts_option(text, "required");
+    auto_free char *id = step_option(text, "id"), *target = take_target(text),
+                   *required = step_option(text, "required");
     const char *name = id && id[0] ? id : "default";
     const char *agent = json_string_value(json_object_get(build->options->agents, name));
     int r = check_options(build, at, "ssh", text, known);
@@ -200,7 +189,7 @@ static int mount_ssh(
 static int mount_tmpfs(struct build *build, struct stage *stage, const struct instruction *at,
     const char *text, struct run_step *step) {
     static const char *const known[] = { "type", "target", "dst", "destination", "size", NULL };
-    auto_free char *target = take_target(text), *size = mounts_option(text, "size");
+    auto_free char *target = take_target(text), *size = step_option(text, "size");
     int r = check_options(build, at, "tmpfs", text, known);
 
     if (r == 0 && (!target || !target[0]))
@@ -223,12 +212,12 @@ static int mount_bind(struct build *build, struct stage *stage, const struct ins
     const char *text, struct run_step *step, struct digest *key) {
     static const char *const known[] = { "type", "target", "dst", "destination", "source", "src",
         "from", "rw", "readwrite", "ro", "readonly", NULL };
-    auto_free char *target = take_target(text), *source = mounts_option(text, "source"),
-                   *from = mounts_option(text, "from");
+    auto_free char *target = take_target(text), *source = step_option(text, "source"),
+                   *from = step_option(text, "from");
     int r = check_options(build, at, "bind", text, known);
 
     if (!source)
-        source = mounts_option(text, "src");
+        source = step_option(text, "src");
     if (r == 0 && (!target || !target[0]))
         r = step_refuse(build, at, "--mount=type=bind needs target=");
     if (r < 0)
@@ -252,7 +241,7 @@ int mounts_add(struct build *build, struct stage *stage, const struct instructio
 
     if (r < 0)
         return r;
-    auto_free char *type = mounts_option(text, "type");
+    auto_free char *type = step_option(text, "type");
     digest_add_sized(key, text, strlen(text));
     if (!type || strcmp(type, "bind") == 0)
         return mount_bind(build, stage, at, text, step, key);

@@ -35,6 +35,30 @@ const char *step_flag(const struct instruction *at, const char *name) {
     return found;
 }
 
+char *step_option(const char *text, const char *name) {
+    const size_t length = strlen(name);
+
+    for (const char *at = text; *at; at += strcspn(at, ","), at += *at == ',')
+        if (strncmp(at, name, length) == 0 &&
+            (at[length] == '=' || !at[length] || at[length] == ','))
+            return at[length] == '=' ? strndup(at + length + 1, strcspn(at + length + 1, ","))
+                                     : strdup("");
+    return NULL;
+}
+
+/* ---- keys ---- */
+
+void step_key_begin(struct digest *key, const struct stage *stage, const char *what) {
+    digest_init(key);
+    digest_add_sized(key, "rollbox build 1", 15);
+    digest_add_sized(key, stage->state.key, strlen(stage->state.key));
+    digest_add_sized(key, what, strlen(what));
+}
+
+void step_key_text(struct digest *key, const char *text) {
+    digest_add_sized(key, text, strlen(text));
+}
+
 /* ---- progress ---- */
 
 void step_begin(struct build *build, struct stage *stage, const struct instruction *at) {

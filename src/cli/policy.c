@@ -165,7 +165,9 @@ static int add_ulimit(json_t *policy, const char *key, const char *value) {
         return -ENOMEM;
     if (!name)
         return -ENOMEM;
-    return json_object_set_new(all, name, json_string(equals ? equals + 1 : "")) < 0 ? -EILSEQ : 0;
+    if (json_object_set_new(all, name, json_string(equals ? equals + 1 : "")) < 0)
+        return -EILSEQ;
+    return 0;
 }
 
 /* Puts one use of an option into the policy. */

@@ -96,7 +96,8 @@ def test_a_tmpfs_mount_is_empty_and_in_no_layer(builds):
         """
         FROM base
         RUN mkdir /t && echo image > /t/f
-        RUN --mount=type=tmpfs,target=/t,size=8M --mount=type=tmpfs,target=/new/t ls /t > /names && echo x > /t/g && echo y > /new/t/h
+        RUN --mount=type=tmpfs,target=/t,size=8M --mount=type=tmpfs,target=/new/t \\
+            ls /t > /names && echo x > /t/g && echo y > /new/t/h
         """
     )
     assert builds.run("cat /names; ls /t; ls -d /new 2>/dev/null; true") == "f\n"
@@ -127,7 +128,8 @@ def line_with(stream, words):
 
 HOLDER = """
 FROM base
-RUN --mount=type=cache,id={id},target=/c,sharing={sharing} echo has-''it {salt}; while [ ! -e /c/go ]; do sleep 0.05; done; echo first >> /c/log
+RUN --mount=type=cache,id={id},target=/c,sharing={sharing} echo has-''it {salt}; \\
+    while [ ! -e /c/go ]; do sleep 0.05; done; echo first >> /c/log
 """
 OTHER = """
 FROM base
@@ -160,7 +162,7 @@ def test_a_locked_cache_waits_for_the_other_build(builds):
     assert "first" in out and out.index("first") < out.index("second 2")
 
 
-def test_a_build_that_waits_goes_on_when_the_other_is_killed(builds):
+def test_a_waiting_build_continues_when_the_other_is_killed(builds):
     first = started(builds, HOLDER.format(id="killed", sharing="locked", salt=3))
     line_with(first.stderr, "has-it 3")
     second = started(builds, OTHER.format(id="killed", sharing="locked", salt=4))
@@ -253,11 +255,23 @@ def test_an_agent_is_reached_in_its_step_alone(builds, tmp_path):
         agent.wait()
 
 
+CLIENT = """
+import os, socket, threading
+peer = socket.socket(socket.AF_UNIX)
+peer.connect(os.environ["SSH_AUTH_SOCK"])
+data = b"x" * 300000
+threading.Thread(target=peer.sendall, args=(data,)).start()
+n = 0
+while n < len(data):
+    n += len(peer.recv(65536))
+print("back", n)
+"""
+
+
 def test_bytes_of_a_command_reach_the_agent_and_come_back(builds, tmp_path):
     """The agent sees this user, as ssh-agent demands, and not one of the sandbox."""
     agent = Agent(tmp_path)
-    script = "import os,socket,sys\ns=socket.socket(socket.AF_UNIX)\ns.connect(os.environ['SSH_AUTH_SOCK'])\nd=b'x'*300000\nimport threading\nthreading.Thread(target=s.sendall,args=(d,)).start()\nn=0\nwhile n<len(d): n+=len(s.recv(65536))\nprint('back',n)"
-    relay = relay_of(builds, agent, script)
+    relay = relay_of(builds, agent, CLIENT)
     assert "back 300000" in relay
     assert set(agent.uids) == {os.geteuid()}
 
@@ -266,7 +280,8 @@ def relay_of(builds, agent, script):
     """Runs a client of the host while a step holds the agent's socket open."""
     build = started(
         builds,
-        'FROM base\nRUN --mount=type=ssh --mount=type=cache,id=hold,target=/h echo "a""t=$SSH_AUTH_SOCK"; while [ ! -e /h/go ]; do sleep 0.05; done\n',
+        'FROM base\nRUN --mount=type=ssh --mount=type=cache,id=hold,target=/h \\\n'
+        'echo "a""t=$SSH_AUTH_SOCK"; while [ ! -e /h/go ]; do sleep 0.05; done\n',
         f"--ssh=default={agent.path}",
     )
     line = line_with(build.stderr, "at=/")

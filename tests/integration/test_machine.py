@@ -42,7 +42,8 @@ def test_options_and_policies_make_the_same_machine(caller):
 
 
 def test_a_tmpfs_hides_what_the_host_has_and_is_writable(caller):
-    done = run(caller, "--tmpfs", "/usr/share", "--", "sh", "-c", "ls /usr/share; echo a >/usr/share/f; cat /usr/share/f")
+    script = "ls /usr/share; echo a >/usr/share/f; cat /usr/share/f"
+    done = run(caller, "--tmpfs", "/usr/share", "--", "sh", "-c", script)
     assert done.stdout == "a\n", done.stderr
 
 
@@ -56,7 +57,7 @@ def test_sizes_raise_the_default_disk_and_are_refused_above_a_given_one(caller):
     script = "head -c 40M /dev/zero >/dev/shm/f && stat -c %s /dev/shm/f"
     small = ["--memory", "48M"]
     assert run(caller, *small, "--", "sh", "-c", script).returncode != 0
-    done = run(caller, *small, "--disk-at", "memory", "--shm-size", "44M", "--", "sh", "-c", "stat -fc '%b %S' /dev/shm")
+    done = run(caller, *small, "--disk-at", "memory", "--shm-size", "44M", "--", "stat", "-fc", "%b %S", "/dev/shm")
     blocks, size = map(int, done.stdout.split())
     assert blocks * size >= 44 << 20
     done = run(caller, "--disk", "1M", "--tmpfs", "/scratch:size=2M", "--", "true")
@@ -94,7 +95,7 @@ def test_sizes_raise_the_default_disk_and_are_refused_above_a_given_one(caller):
     ],
 )
 @pytest.mark.once
-def test_what_is_no_machine_is_refused_by_name(policy, tells):
+def test_wrong_values_of_a_machine_are_refused_by_name(policy, tells):
     with pytest.raises(PolicyInvalid) as refused:
         Policy.from_json(json.dumps(policy)).check()
     assert tells in str(refused.value)

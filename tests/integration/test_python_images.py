@@ -2,6 +2,7 @@
 """rollbox.images: pull, push, export, df and gc from Python, synchronously and with asyncio."""
 
 import asyncio
+import sys
 
 import pytest
 from archives import entry, layer
@@ -10,7 +11,7 @@ from image_stores import BASE, open_up, system
 from registries import PASSWORD, closed_registry, registry  # noqa: F401
 
 import rollbox
-from rollbox import images
+from rollbox import NotFound, build_image, build_image_async, images
 
 
 @pytest.fixture
@@ -105,3 +106,49 @@ def test_export_df_and_gc(own_store, registry, tmp_path):
     assert images.gc(older="1d", keep="100G")["removed_images"] == []
     with pytest.raises(rollbox.NotFound):
         images.remove("a")
+
+
+NOISY = """#!{python}
+import json, sys
+sys.stderr.write("noise\\n" * 200000)
+sys.stderr.flush()
+if "--fails" in sys.argv[-1]:
+    sys.stderr.write(json.dumps({{"error": {{"code": "not_found", "message": "none", "stage": "store"}}}}) + "\\n")
+    sys.exit(125)
+sys.stdin.read()
+print(json.dumps({{"name": "made", "image": "made", "layers": 1, "steps": []}}))
+"""
+
+
+@pytest.fixture
+def noisy(tmp_path, monkeypatch):
+    """A program that fills its standard error before it writes anything else."""
+    place = tmp_path / "rollbox"
+    place.write_text(NOISY.format(python=sys.executable))
+    place.chmod(0o755)
+    for module in (images, sys.modules["rollbox._build"]):
+        monkeypatch.setattr(module, "program", lambda: str(place))
+
+
+@pytest.mark.once
+def test_a_full_standard_error_hangs_no_call(noisy):
+    assert images.pull("x").name == "made"
+    assert images.pull("x", creds="u:p").name == "made"
+    assert build_image(".").name == "made"
+    with pytest.raises(NotFound, match="none"):
+        images.pull("--fails")
+    with pytest.raises(NotFound, match="none"):
+        build_image("--fails")
+
+
+@pytest.mark.once
+def test_a_full_standard_error_hangs_no_call_of_asyncio(noisy):
+    async def calls():
+        assert (await images.pull_async("x", creds="u:p")).name == "made"
+        assert (await build_image_async(".")).name == "made"
+        with pytest.raises(NotFound, match="none"):
+            await images.pull_async("--fails")
+        with pytest.raises(NotFound, match="none"):
+            await build_image_async("--fails")
+
+    asyncio.run(calls())
