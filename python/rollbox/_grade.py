@@ -51,7 +51,7 @@ from ._core.options import PolicyLike, size_in_bytes
 from ._core.policy import Policy
 from ._core.request import RUN_TIMEOUT_S, Argv, Data, ExecRequest, as_bytes
 from ._core.result import Outcome, Result
-from ._files import download, read_file, upload
+from ._files import download, read_file, upload, write_file
 from ._grade_outputs import (
     DISTRUSTED,
     OutputCopier,
@@ -317,14 +317,17 @@ def _rules(policy: PolicyLike) -> list[Any]:
     return [rule for key in _RULES for rule in keys.get(key) or ()]
 
 
-def _environment(root: Handle) -> dict[str, str]:
+def _environment(root: Handle, owner: Optional[str]) -> dict[str, str]:
     """An environment of the verifier's own.
 
     Nothing in the home or the caches of the graded code has a say.
     """
     home = f"/tmp/.grade-{uuid.uuid4().hex}"
     try:
-        root.call("rollbox_file_mkdir", os.fsencode(home), 0o700)
+        if owner is None:
+            root.call("rollbox_file_mkdir", os.fsencode(home), 0o700)
+        else:
+            _give_directory(root, home, owner)
     except RollboxError as problem:
         if isinstance(problem, _INFRASTRUCTURE):
             raise
@@ -364,6 +367,14 @@ class _Job:
     hosts: list[Any]
     text: bool
     trace: bool
+
+    def owner(self, root: Session) -> Optional[str]:
+        """The user whose files the verifier's are; None: readable to everybody.
+
+        A policy of one user has no other that could read them.
+        """
+        user = self.options.get("user")
+        return str(user) if user is not None and root.policy.users == "many" else None
 
     def rules(self) -> Rules:
         """The rules of what is taken."""
@@ -496,17 +507,28 @@ def _host_copy() -> Iterator[str]:
         yield os.path.join(between, "copy")
 
 
-def _put_files(job: _Job, root: Handle, reset: set[str]) -> None:
+def _give_directory(root: Handle, path: str, owner: str) -> None:
+    """Makes a directory of another user's, which is there and empty, or not there."""
+    with tempfile.TemporaryDirectory(prefix="rollbox-grade-") as between:
+        os.mkdir(os.path.join(between, "empty"), 0o700)
+        upload(root, os.path.join(between, "empty"), os.fsencode(path), owner=owner)
+
+
+def _put_files(job: _Job, root: Handle, reset: set[str], owner: Optional[str]) -> None:
     """Writes the verifier's files over existing ones.
 
-    It also removes the entries at paths that the command will write.
+    With a user of the verifier's own, no other user but root can read them. It also removes the
+    entries at paths that the command will write.
     """
     for path in sorted(job.files):
         _make_parents(root, path, reset)
         _remove(root, path)
     for path, data in sorted(job.files.items()):
-        root.call("rollbox_file_write", os.fsencode(path), data, len(data), 0o444)
+        write_file(root, path, data, 0o444 if owner is None else 0o400, owner=owner)
     for path in job.collect.values():
+        if owner is not None and stat_path(root, posixpath.dirname(path)) is None:
+            _make_parents(root, posixpath.dirname(path), reset)
+            _give_directory(root, posixpath.dirname(path), owner)
         _make_parents(root, path, reset)
         _remove(root, path)
 
@@ -515,7 +537,7 @@ def _run(job: _Job, root: Session) -> Result[Any]:
     handle = root._session()
     options = {
         **job.options,
-        "env": {**_environment(handle), **job.options["env"]},
+        "env": {**_environment(handle, job.owner(root)), **job.options["env"]},
         "no_trace": not job.trace,
     }
     if not isinstance(job.command, str):
@@ -604,7 +626,7 @@ def _judge(job: _Job, stack: contextlib.ExitStack) -> Grade[Any]:
             raise
         refused = f"the outputs cannot be copied: {problem}"
     try:
-        _put_files(job, root._session(), reset)
+        _put_files(job, root._session(), reset, job.owner(root))
     except RollboxError as problem:
         if isinstance(problem, _INFRASTRUCTURE) or not (
             refused or job.in_place or (n_copied and is_out_of_space(problem))

@@ -627,6 +627,8 @@ class Session(SessionFiles):
         cwd: Optional[Path] = None,
         env: Optional[Environment] = None,
         user: Optional[User] = None,
+        group: Optional[User] = None,
+        groups: Optional[Sequence[User]] = None,
     ) -> Shell:
         r"""Starts a shell that keeps variables, functions and its directory between calls.
 
@@ -636,7 +638,9 @@ class Session(SessionFiles):
                 it is NotFound.
             cwd: The directory that the shell starts in.
             env: {name: value}, over the policy's environment.
-            user: The shell's user.
+            user: The shell's user, as for `exec`.
+            group: As for `exec`.
+            groups: As for `exec`.
 
         Returns:
             The Shell; `run` runs a command in it.
@@ -653,6 +657,7 @@ class Session(SessionFiles):
             '/usr 5\n'
         """
         limit = size_in_bytes(self._policy.max_output, _DEFAULT_OUTPUT)
+        user = full_user(user, group, groups)
         if id is not None:
             if cwd is not None or env is not None or user is not None:
                 raise InvalidArgument(

@@ -638,7 +638,7 @@ class AsyncCalls:
                 cannot differ from the session's.
             env: As for `exec`.
             cwd: As for `exec`.
-            user: As for `exec`.
+            user: As for `exec`. With many users, no other user but root can read `files`.
             timeout: Seconds for the command; None: the policy's, else 300.
             text: As for `exec`.
             max_output: As for `exec`.

@@ -717,9 +717,15 @@ class AsyncSandbox(AsyncCalls, Generic[_R]):
         cwd: Optional[Path] = None,
         env: Optional[Environment] = None,
         user: Optional[User] = None,
+        group: Optional[User] = None,
+        groups: Optional[Sequence[User]] = None,
     ) -> AsyncShell:
         """As Sandbox.shell."""
-        return AsyncShell(await run_in_thread(self._box.shell, id, cwd=cwd, env=env, user=user))
+        return AsyncShell(
+            await run_in_thread(
+                self._box.shell, id, cwd=cwd, env=env, user=user, group=group, groups=groups
+            )
+        )
 
     # Copies
 
