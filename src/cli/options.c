@@ -169,6 +169,8 @@ const struct option option_table[] = {
         "by name or number (default KILL)" },
     { OPTION_SCOPE, 0, "scope", "main|tree|children|group", OPTION_TEXT, COMMAND_KILL, NULL,
         "which processes of the command get it (default tree)" },
+    { OPTION_VERBOSE, 'v', "verbose", NULL, OPTION_FLAG, COMMAND_RUN | COMMAND_SHELL, NULL,
+        "say on standard error whether an image has one user or many (on a terminal always)" },
     { OPTION_QUIET, 'q', "quiet", NULL, OPTION_FLAG,
         COMMAND_PS | COMMAND_TREE | COMMAND_IMAGE_LS | COMMAND_VOLUME_LS | COMMAND_TEMPLATE_LS,
         NULL, "print only names (ps NAME: process ids)" },

@@ -498,3 +498,23 @@ int cmd_policy_plan(const struct options *options) {
     cli_policy_done(&policy);
     return cli_flush(options, status);
 }
+
+void cli_policy_tell_users(const struct options *options, const struct cli_policy *policy) {
+    auto_json json_t *keys = json_loads(policy->text, 0, NULL);
+    const char *image = json_string_value(json_object_get(keys, "image")),
+               *users = json_string_value(json_object_get(keys, "users"));
+    auto_buf struct buf text = BUF_INIT;
+
+    if (!image || options_has(options, OPTION_JSON) ||
+        !(options_has(options, OPTION_VERBOSE) || isatty(STDERR_FILENO)))
+        return;
+    buf_printf(&text, "rollbox %s: %s: %s", options->command->name, image,
+        users && !strcmp(users, "many")
+            ? "65,536 users, and a root with capabilities over them (--users many)"
+            : "one user without capabilities, so nothing can become root (--users many gives "
+              "more)");
+    if (buf_failed(&text))
+        return;
+    format_error(text.data, text.length);
+    fputc('\n', stderr);
+}

@@ -23,6 +23,9 @@ struct cli_policy {
     bool chose_clock;          /* cli_policy_choose_clock has */
 };
 
+/* Says which users an image of other people has here, on a terminal or with --verbose: with one
+ * user, much of what it is made for fails, and the reason is not seen in the image. */
+void cli_policy_tell_users(const struct options *options, const struct cli_policy *policy);
 /* 0; or an exit status after a message. `file` may be NULL. With --json and ret_invalid, the
  * problems of the policy are stored there instead of printed. */
 int cli_policy_make(const struct options *options, const char *file, struct cli_policy *ret_policy,

@@ -126,6 +126,7 @@ static int run_once(const struct options *options, const char *const *argv) {
     int status = cli_policy_given(options, &policy);
     if (status)
         return status;
+    cli_policy_tell_users(options, &policy);
     if (cli_engine_open(options, &engine, &error) < 0) {
         status = outcome_fail(options, &error);
     } else {

@@ -70,6 +70,7 @@ int shell_terminal(const struct options *options, const char *const *argv, bool 
     status = cli_policy_given(options, &policy);
     if (status)
         return status;
+    cli_policy_tell_users(options, &policy);
     status = follow(&view, &policy, argv, input);
     view_done(&view);
     cli_policy_done(&policy);

@@ -214,3 +214,12 @@ def test_image_session_is_exported_with_processes(store):
         assert "made" in str(rollbox("exec", "y", "/bin/cat", "/tmp/made").stdout)
     finally:
         rollbox("engine", "stop")
+
+
+def test_run_says_which_users_an_image_has(store):
+    done = store.call("run", "-v", "--image", "system", "--", "/bin/true")
+    assert b"one user without capabilities" in done.stderr and b"--users many" in done.stderr
+    done = store.call("run", "--image", "system", "--", "/bin/true")
+    assert (done.returncode, done.stderr) == (0, b"")
+    done = store.call("run", "-v", "--", "/bin/true")
+    assert (done.returncode, done.stderr) == (0, b"")
