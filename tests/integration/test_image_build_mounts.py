@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """RUN --mount: binds, caches that builds share or wait for, empty directories, and an SSH agent."""
 
+import json
 import os
 import shutil
 import socket
@@ -10,7 +11,7 @@ import threading
 
 import pytest
 from built_images import Builds
-from harness import until
+from harness import callers, until
 
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: images with owners are made")
@@ -327,3 +328,28 @@ def test_an_agent_is_no_part_of_the_cache_and_needed_only_if_required(builds, tm
 def test_mounts_that_cannot_be_fail_with_their_line(builds, mount, words):
     message = builds.refused(f"FROM base\nRUN --mount={mount} true\n")["message"]
     assert message.startswith("Dockerfile:2: ") and words in message, message
+
+
+def test_mounts_of_an_ordinary_users_builds_hold(tmp_path):
+    """All but caches, which are volumes."""
+    user = next((caller for caller in callers() if caller.uid), None)
+    if not user:
+        pytest.skip("this run has root's sandboxes alone")
+    builds = Builds(user)
+    agent = Agent(builds.store.home)
+    os.chown(agent.path, user.uid, user.uid)
+    context = builds.context(
+        """
+        FROM base
+        RUN --mount=source=f,target=/b/f --mount=type=tmpfs,target=/t --mount=type=ssh \\
+            cat /b/f > /out && touch /t/x && ls -ln "$SSH_AUTH_SOCK" | grep -o "^s" >> /out
+        """,
+        {"f": "bound\n"},
+    )
+    done = builds.store.call(
+        "image", "build", "--json", "--progress=quiet", "-t", "made", f"--ssh=default={agent.path}", context
+    )
+    if done.returncode and json.loads(done.stderr)["error"]["code"] == "feature_missing":
+        pytest.skip("this user has no ids for sandboxes of many users")
+    assert done.returncode == 0, done
+    assert builds.run("cat /out; ls -d /b /t 2>/dev/null; true") == "bound\ns\n"

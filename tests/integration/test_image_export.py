@@ -9,7 +9,7 @@ import tarfile
 
 import pytest
 from archives import ARCHITECTURE, digest, entry, layer, write_tar
-from harness import caller, place  # noqa: F401
+from harness import binaries, caller, place  # noqa: F401
 from image_stores import BASE, Store, open_up, store, system  # noqa: F401
 from registries import closed_registry, registry  # noqa: F401
 
@@ -236,3 +236,32 @@ def test_killed_export_leaves_the_old_file(store, point):
     assert done.returncode == -9 and file.read_text() == "old"
     store.bring("b", BASE)
     store.clean()
+
+
+@pytest.mark.parametrize("full", ["target", "store"])
+def test_export_to_a_full_disk_fails_and_leaves_no_half_of_a_file(store, full):
+    """The file's disk, or the store's, in which the archive is prepared, has no room for the image."""
+    if store.caller.uid:
+        pytest.skip("only root mounts a file system")
+    store.bring("large", layer(entry("big", os.urandom(6 << 20))))
+    mount = store.home / "mount"
+    mount.mkdir()
+    copy = f"cp -a {store.path} {mount}/store && chmod 700 {mount}/store &&" if full == "store" else ""
+    size = "8M" if full == "store" else "3M"
+    script = (
+        f'mount -t tmpfs -o size={size} none {mount} && {copy} "$@"; status=$?; '
+        f"ls -A {mount} {mount}/store/tmp 2>/dev/null; exit $status"
+    )
+    file = mount / "o.tar" if full == "target" else store.home / "o.tar"
+    done = store.caller.call(
+        "unshare", "--mount", "--propagation", "private", "sh", "-c", script, "sh",
+        binaries() / "rollbox", "image", "export", "--json", "--compression=none", "large", file,
+        env=store.caller.environment(ROLLBOX_STORE=f"{mount}/store" if copy else str(store.path)),
+    )  # fmt: skip
+    if b"mount:" in done.stderr:
+        pytest.skip(f"needs a mount namespace: {done.stderr.decode()}")
+    if done.returncode == 0:
+        assert full == "store" and file.stat().st_size > 6 << 20  # it needs no room there
+    else:
+        assert json.loads(done.stderr)["error"]["code"] == "resource_exhausted", done
+        assert b"o.tar" not in done.stdout and not file.exists()
