@@ -42,7 +42,8 @@ struct ssh_agent {
 
 static int connect_to(const char *path) {
     struct sockaddr_un address = { .sun_family = AF_UNIX };
-    auto_close int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    /* An agent that takes no more connections is not waited for. */
+    auto_close int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 
     if (fd < 0)
         return -errno;
@@ -110,6 +111,12 @@ static bool move(struct connection *connection, size_t side) {
     return !(connection->halves[0].is_at_end && connection->halves[1].is_at_end);
 }
 
+/* Nobody is left to read what would come. */
+static bool is_gone(const struct connection *connection, const struct pollfd *polled) {
+    return (polled[0].revents & (POLLHUP | POLLERR) && connection->halves[0].is_at_end) ||
+           (polled[1].revents & (POLLHUP | POLLERR) && connection->halves[1].is_at_end);
+}
+
 static short wanted(const struct connection *connection, size_t side) {
     const struct half *in = &connection->halves[side], *out = &connection->halves[!side];
 
@@ -138,7 +145,8 @@ static void *serve(void *context) {
         if (polled[1].revents)
             accept_one(agent);
         for (nfds_t k = 2; k < n; k += 2)
-            if ((polled[k].revents || polled[k + 1].revents) && !(move(of[k], 0) && move(of[k], 1)))
+            if ((polled[k].revents || polled[k + 1].revents) &&
+                (!(move(of[k], 0) && move(of[k], 1)) || is_gone(of[k], &polled[k])))
                 for (size_t i = 0; i < MAX_CONNECTIONS; i++)
                     if (agent->connections[i] == of[k])
                         agent->connections[i] = connection_free(of[k]);
