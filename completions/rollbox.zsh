@@ -109,6 +109,8 @@ _rollbox() {
             '*--interactive[with -t\: pass keys on; without -t standard input is passed on anyway]' \
             '*-t[give it a terminal of its own]' \
             '*--tty[give it a terminal of its own]' \
+            '*-v[say on standard error whether an image has one user or many (on a terminal always)]' \
+            '*--verbose[say on standard error whether an image has one user or many (on a terminal always)]' \
             '*--template=[run python3 -c CODE, or python3 FILE, in a fork of this template (rollbox template create), under its policy]:NAME:_rollbox_templates' \
             '*--json[print the result as one JSON object]' \
             '*--policy=[a policy file (JSON); the options below add to it. A replay uses it instead of the record'\''s policy]:FILE:_files' \
@@ -135,6 +137,9 @@ _rollbox() {
             '*--volume=[mount a volume at PATH\: it outlives the sandbox. MODE\: exclusive (default), shared, ro, private]:NAME:PATH[:MODE]:' \
             '*--device=[give the sandbox a device\: /dev/kvm, or vendor.com/class=name of a CDI file]:DEVICE:' \
             '*--gpus=[give the sandbox GPUs of the CDI file of nvidia.com/gpu\: none (default), all or 0,2]:GPUS:' \
+            '*--tmpfs=[an empty private directory at PATH. OPTIONS\: size=64M, mode=0700, noexec, with commas]:PATH[:OPTIONS]:' \
+            '*--shm-size=[room in /dev/shm at least, such as 256M (default\: that of --disk)]:SIZE:' \
+            '*--ulimit=[a limit of each process\: nofile=65536, memlock=unlimited, stack=8388608]:NAME=SOFT[:HARD]:' \
             '*--net=[network (default none; with --allow\: allow)]:value:(none loopback allow host)' \
             '*--allow=[a host that may be reached, such as pypi.org, '\''*.example.org\:8443'\'', 192.0.2.0/24 or @pypi]:HOST[:PORT]:' \
             '*--allow-file=[hosts that may be reached\: one a line, or a JSON list of rules]:FILE:_files' \
@@ -156,6 +161,8 @@ _rollbox() {
         ;;
     'shell')
         _arguments -s -S \
+            '*-v[say on standard error whether an image has one user or many (on a terminal always)]' \
+            '*--verbose[say on standard error whether an image has one user or many (on a terminal always)]' \
             '*--json[print the result as one JSON object]' \
             '*--policy=[a policy file (JSON); the options below add to it. A replay uses it instead of the record'\''s policy]:FILE:_files' \
             '*--readable=[let the sandbox read PATH of the host, too]:PATH:_files' \
@@ -181,6 +188,9 @@ _rollbox() {
             '*--volume=[mount a volume at PATH\: it outlives the sandbox. MODE\: exclusive (default), shared, ro, private]:NAME:PATH[:MODE]:' \
             '*--device=[give the sandbox a device\: /dev/kvm, or vendor.com/class=name of a CDI file]:DEVICE:' \
             '*--gpus=[give the sandbox GPUs of the CDI file of nvidia.com/gpu\: none (default), all or 0,2]:GPUS:' \
+            '*--tmpfs=[an empty private directory at PATH. OPTIONS\: size=64M, mode=0700, noexec, with commas]:PATH[:OPTIONS]:' \
+            '*--shm-size=[room in /dev/shm at least, such as 256M (default\: that of --disk)]:SIZE:' \
+            '*--ulimit=[a limit of each process\: nofile=65536, memlock=unlimited, stack=8388608]:NAME=SOFT[:HARD]:' \
             '*--net=[network (default none; with --allow\: allow)]:value:(none loopback allow host)' \
             '*--allow=[a host that may be reached, such as pypi.org, '\''*.example.org\:8443'\'', 192.0.2.0/24 or @pypi]:HOST[:PORT]:' \
             '*--allow-file=[hosts that may be reached\: one a line, or a JSON list of rules]:FILE:_files' \
@@ -238,6 +248,9 @@ _rollbox() {
             '*--volume=[mount a volume at PATH\: it outlives the sandbox. MODE\: exclusive (default), shared, ro, private]:NAME:PATH[:MODE]:' \
             '*--device=[give the sandbox a device\: /dev/kvm, or vendor.com/class=name of a CDI file]:DEVICE:' \
             '*--gpus=[give the sandbox GPUs of the CDI file of nvidia.com/gpu\: none (default), all or 0,2]:GPUS:' \
+            '*--tmpfs=[an empty private directory at PATH. OPTIONS\: size=64M, mode=0700, noexec, with commas]:PATH[:OPTIONS]:' \
+            '*--shm-size=[room in /dev/shm at least, such as 256M (default\: that of --disk)]:SIZE:' \
+            '*--ulimit=[a limit of each process\: nofile=65536, memlock=unlimited, stack=8388608]:NAME=SOFT[:HARD]:' \
             '*--net=[network (default none; with --allow\: allow)]:value:(none loopback allow host)' \
             '*--allow=[a host that may be reached, such as pypi.org, '\''*.example.org\:8443'\'', 192.0.2.0/24 or @pypi]:HOST[:PORT]:' \
             '*--allow-file=[hosts that may be reached\: one a line, or a JSON list of rules]:FILE:_files' \
@@ -312,6 +325,9 @@ _rollbox() {
             '*--volume=[mount a volume at PATH\: it outlives the sandbox. MODE\: exclusive (default), shared, ro, private]:NAME:PATH[:MODE]:' \
             '*--device=[give the sandbox a device\: /dev/kvm, or vendor.com/class=name of a CDI file]:DEVICE:' \
             '*--gpus=[give the sandbox GPUs of the CDI file of nvidia.com/gpu\: none (default), all or 0,2]:GPUS:' \
+            '*--tmpfs=[an empty private directory at PATH. OPTIONS\: size=64M, mode=0700, noexec, with commas]:PATH[:OPTIONS]:' \
+            '*--shm-size=[room in /dev/shm at least, such as 256M (default\: that of --disk)]:SIZE:' \
+            '*--ulimit=[a limit of each process\: nofile=65536, memlock=unlimited, stack=8388608]:NAME=SOFT[:HARD]:' \
             '*--net=[network (default none; with --allow\: allow)]:value:(none loopback allow host)' \
             '*--allow=[a host that may be reached, such as pypi.org, '\''*.example.org\:8443'\'', 192.0.2.0/24 or @pypi]:HOST[:PORT]:' \
             '*--allow-file=[hosts that may be reached\: one a line, or a JSON list of rules]:FILE:_files' \
@@ -373,6 +389,9 @@ _rollbox() {
             '*--volume=[mount a volume at PATH\: it outlives the sandbox. MODE\: exclusive (default), shared, ro, private]:NAME:PATH[:MODE]:' \
             '*--device=[give the sandbox a device\: /dev/kvm, or vendor.com/class=name of a CDI file]:DEVICE:' \
             '*--gpus=[give the sandbox GPUs of the CDI file of nvidia.com/gpu\: none (default), all or 0,2]:GPUS:' \
+            '*--tmpfs=[an empty private directory at PATH. OPTIONS\: size=64M, mode=0700, noexec, with commas]:PATH[:OPTIONS]:' \
+            '*--shm-size=[room in /dev/shm at least, such as 256M (default\: that of --disk)]:SIZE:' \
+            '*--ulimit=[a limit of each process\: nofile=65536, memlock=unlimited, stack=8388608]:NAME=SOFT[:HARD]:' \
             '*--net=[network (default none; with --allow\: allow)]:value:(none loopback allow host)' \
             '*--allow=[a host that may be reached, such as pypi.org, '\''*.example.org\:8443'\'', 192.0.2.0/24 or @pypi]:HOST[:PORT]:' \
             '*--allow-file=[hosts that may be reached\: one a line, or a JSON list of rules]:FILE:_files' \
@@ -431,6 +450,9 @@ _rollbox() {
             '*--volume=[mount a volume at PATH\: it outlives the sandbox. MODE\: exclusive (default), shared, ro, private]:NAME:PATH[:MODE]:' \
             '*--device=[give the sandbox a device\: /dev/kvm, or vendor.com/class=name of a CDI file]:DEVICE:' \
             '*--gpus=[give the sandbox GPUs of the CDI file of nvidia.com/gpu\: none (default), all or 0,2]:GPUS:' \
+            '*--tmpfs=[an empty private directory at PATH. OPTIONS\: size=64M, mode=0700, noexec, with commas]:PATH[:OPTIONS]:' \
+            '*--shm-size=[room in /dev/shm at least, such as 256M (default\: that of --disk)]:SIZE:' \
+            '*--ulimit=[a limit of each process\: nofile=65536, memlock=unlimited, stack=8388608]:NAME=SOFT[:HARD]:' \
             '*--net=[network (default none; with --allow\: allow)]:value:(none loopback allow host)' \
             '*--publish=[lead an address of the host to PORT of the sandbox\: HOST\:PORT, a port of 127.0.0.1, or the path of a Unix socket (default\: any free port of 127.0.0.1)]:[ADDRESS:]PORT:' \
             '*--network=[join a private network, whose sandboxes reach each other by name]:NAME:' \
@@ -497,6 +519,9 @@ _rollbox() {
             '*--volume=[mount a volume at PATH\: it outlives the sandbox. MODE\: exclusive (default), shared, ro, private]:NAME:PATH[:MODE]:' \
             '*--device=[give the sandbox a device\: /dev/kvm, or vendor.com/class=name of a CDI file]:DEVICE:' \
             '*--gpus=[give the sandbox GPUs of the CDI file of nvidia.com/gpu\: none (default), all or 0,2]:GPUS:' \
+            '*--tmpfs=[an empty private directory at PATH. OPTIONS\: size=64M, mode=0700, noexec, with commas]:PATH[:OPTIONS]:' \
+            '*--shm-size=[room in /dev/shm at least, such as 256M (default\: that of --disk)]:SIZE:' \
+            '*--ulimit=[a limit of each process\: nofile=65536, memlock=unlimited, stack=8388608]:NAME=SOFT[:HARD]:' \
             '*--net=[network (default none; with --allow\: allow)]:value:(none loopback allow host)' \
             '*--publish=[lead an address of the host to PORT of the sandbox\: HOST\:PORT, a port of 127.0.0.1, or the path of a Unix socket (default\: any free port of 127.0.0.1)]:[ADDRESS:]PORT:' \
             '*--network=[join a private network, whose sandboxes reach each other by name]:NAME:' \
@@ -898,7 +923,12 @@ _rollbox() {
             '*--target=[the stage to build, by name or number (default\: the last one)]:STAGE:' \
             '*--no-cache[carry out all steps again]' \
             '*--secret=[a secret for RUN --mount=type=secret\: a file, or a variable by env=VARIABLE]:id=ID,src=FILE:' \
+            '*--ssh=[an SSH agent for RUN --mount=type=ssh\: default, or an id and the agent'\''s socket]:ID[=SOCKET]:' \
+            '*--pull[ask registries for the images of FROM, also for those that the store has]' \
+            '*--no-pull[use images of the store alone (default\: pull those that it lacks)]' \
             '*--progress=[the form of the progress on standard error (default auto)]:value:(auto plain tty json quiet)' \
+            '*--insecure[a registry without TLS, or with a certificate that nobody signed (always so for one on 127.0.0.1 or localhost)]' \
+            '*--authfile=[credentials, as docker login and skopeo login write them (default\: where those do)]:FILE:_files' \
             '*--max-entries=[refuse more files and directories than N (default 2000000)]:N:' \
             '*--max-bytes=[refuse an image that unpacks to more bytes (default 64 GiB)]:N:' \
             '*--max-ratio=[refuse layers that unpack to more than N times their size (default 500)]:N:' \
@@ -910,6 +940,8 @@ _rollbox() {
             '*--disk=[size of private files (default 1G, at most 3/4 of the memory)]:SIZE:' \
             '*--disk-at=[where written files are kept\: in memory, or on the store'\''s disk (default memory)]:value:(memory store)' \
             '*--timeout=[wall-clock limit, fractions allowed; none\: no limit (default\: 300 for a run, none in a session)]:SECONDS:' \
+            '*--shm-size=[room in /dev/shm at least, such as 256M (default\: that of --disk)]:SIZE:' \
+            '*--ulimit=[a limit of each process\: nofile=65536, memlock=unlimited, stack=8388608]:NAME=SOFT[:HARD]:' \
             '*--net=[network (default none; with --allow\: allow)]:value:(none loopback allow host)' \
             '*--allow=[a host that may be reached, such as pypi.org, '\''*.example.org\:8443'\'', 192.0.2.0/24 or @pypi]:HOST[:PORT]:' \
             '*--allow-file=[hosts that may be reached\: one a line, or a JSON list of rules]:FILE:_files' \
@@ -1039,6 +1071,9 @@ _rollbox() {
             '*--volume=[mount a volume at PATH\: it outlives the sandbox. MODE\: exclusive (default), shared, ro, private]:NAME:PATH[:MODE]:' \
             '*--device=[give the sandbox a device\: /dev/kvm, or vendor.com/class=name of a CDI file]:DEVICE:' \
             '*--gpus=[give the sandbox GPUs of the CDI file of nvidia.com/gpu\: none (default), all or 0,2]:GPUS:' \
+            '*--tmpfs=[an empty private directory at PATH. OPTIONS\: size=64M, mode=0700, noexec, with commas]:PATH[:OPTIONS]:' \
+            '*--shm-size=[room in /dev/shm at least, such as 256M (default\: that of --disk)]:SIZE:' \
+            '*--ulimit=[a limit of each process\: nofile=65536, memlock=unlimited, stack=8388608]:NAME=SOFT[:HARD]:' \
             '*--net=[network (default none; with --allow\: allow)]:value:(none loopback allow host)' \
             '*--allow=[a host that may be reached, such as pypi.org, '\''*.example.org\:8443'\'', 192.0.2.0/24 or @pypi]:HOST[:PORT]:' \
             '*--allow-file=[hosts that may be reached\: one a line, or a JSON list of rules]:FILE:_files' \
