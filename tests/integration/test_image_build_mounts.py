@@ -331,7 +331,7 @@ def test_mounts_that_cannot_be_fail_with_their_line(builds, mount, words):
 
 
 def test_mounts_of_an_ordinary_users_builds_hold(tmp_path):
-    """All but caches, which are volumes."""
+    """Each kind, in one command."""
     user = next((caller for caller in callers() if caller.uid), None)
     if not user:
         pytest.skip("this run has root's sandboxes alone")
@@ -341,8 +341,8 @@ def test_mounts_of_an_ordinary_users_builds_hold(tmp_path):
     context = builds.context(
         """
         FROM base
-        RUN --mount=source=f,target=/b/f --mount=type=tmpfs,target=/t --mount=type=ssh \\
-            cat /b/f > /out && touch /t/x && ls -ln "$SSH_AUTH_SOCK" | grep -o "^s" >> /out
+        RUN --mount=source=f,target=/b/f --mount=type=tmpfs,target=/t --mount=type=ssh --mount=type=cache,target=/c \\
+            touch /c/x && cat /b/f > /out && touch /t/x && ls -ln "$SSH_AUTH_SOCK" | grep -o "^s" >> /out
         """,
         {"f": "bound\n"},
     )
