@@ -136,6 +136,13 @@ ADAPTERS = [
         ["swe-rex==1.4.0", "aiohttp", "requests"],
         ["test_integration_swe_rex.py"],
     ),
+    Adapter(
+        "schemathesis",
+        "the OpenAPI document (schemathesis)",
+        "3.11",
+        ["schemathesis==4.32.5"],
+        ["test_integration_schemathesis.py"],
+    ),
 ]
 
 

@@ -13,7 +13,9 @@ PIECE = bytes(range(256)) * 4096  # 1 MiB
 
 @pytest.fixture
 def box(server):  # noqa: F811
-    server.call("POST", "/v1/sandboxes", {"name": "box", "policy": {"max_disk": "4G"}})
+    server.call(
+        "POST", "/v1/sandboxes", {"name": "box", "policy": {"max_disk": "4G", "max_memory": "4G"}}
+    )
     return "/v1/sandboxes/box"
 
 
