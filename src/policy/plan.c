@@ -492,9 +492,11 @@ static void add_private(struct compiler *c) {
     if (c->host->image) {
         add_image(c);
     } else {
-        if (c->host->snapshot) /* an export knows no owner but nobody where the guest's id was of a
-                                  range */
-            add_store(c, c->host->snapshot, plan_bind_owned(NOBODY), NULL);
+        /* An export of one user knows no owner but nobody where the guest's id was of a range. */
+        if (c->host->snapshot)
+            add_store(c, c->host->snapshot,
+                c->policy->many_users ? PLAN_BIND_IDMAP | PLAN_BIND_ALL : plan_bind_owned(NOBODY),
+                NULL);
         compiler_place(c, "/tmp", NULL, 01777, 0, 0);
         compiler_place(c, "/var/tmp", NULL, 01777, 0, 0);
         compiler_rule(c, "/tmp", c->access_write, PLAN_RULE_OWN);
@@ -694,10 +696,6 @@ static int refuse_missing(const struct compiler *c, struct rollbox_error *error)
         return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "policy",
             "disk_at store: isolation process keeps private files in $TMPDIR, /tmp or /var/tmp; "
             "leave disk_at out, or use isolation namespace");
-    if (p->many_users && c->host->snapshot)
-        return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "policy",
-            "users many: a stored snapshot as image keeps no owners yet; use an image of a "
-            "container, or users one");
     if (p->many_users && p->isolation == POLICY_ISOLATION_PROCESS)
         return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "policy",
             "users many: isolation process has no user namespace; use isolation namespace");

@@ -604,9 +604,16 @@ static int digest_xattr(void *context, const char *name, const void *value, size
     return 0;
 }
 
+static int digest_exported_xattr(
+    void *context, const char *name, const void *value, size_t length) {
+    return strcmp(name, XATTR_KEPT_CAPABILITY) == 0 ? 0
+                                                    : digest_xattr(context, name, value, length);
+}
+
 int tree_digest_entry(struct digest *digest, const struct files_entry *entry, int fd,
-    const uint8_t *content, const char *target) {
+    const uint8_t *content, const char *target, bool as_exported) {
     struct owner owner;
+    int r = 0;
 
     digest_add_sized(digest, entry->path, entry->path_length);
     digest_add_sized(digest, files_type(&entry->st), strlen(files_type(&entry->st)));
@@ -619,7 +626,10 @@ int tree_digest_entry(struct digest *digest, const struct files_entry *entry, in
     }
     if (target)
         digest_add_sized(digest, target, strlen(target));
-    int r = fd >= 0 ? files_xattrs(fd, digest_xattr, digest) : 0;
+    if (fd >= 0 && as_exported)
+        r = files_xattrs(fd, digest_exported_xattr, digest);
+    else if (fd >= 0)
+        r = files_xattrs(fd, digest_xattr, digest);
     digest_add(digest, ".", 1);
     return r;
 }
@@ -627,6 +637,7 @@ int tree_digest_entry(struct digest *digest, const struct files_entry *entry, in
 struct digesting {
     files_filter keep;
     const void *keep_context;
+    bool as_exported;
     struct digest digest;
     struct inodes inodes;
     struct tree_digest found;
@@ -667,9 +678,11 @@ static int digest_visit(
         r = target ? 0 : -errno;
     }
     if (r == 0 && regular)
-        r = tree_digest_entry(&digesting->digest, entry, fd, content, target);
+        r = tree_digest_entry(
+            &digesting->digest, entry, fd, content, target, digesting->as_exported);
     else if (r == 0)
-        r = tree_digest_entry(&digesting->digest, entry, entry->fd, NULL, target);
+        r = tree_digest_entry(
+            &digesting->digest, entry, entry->fd, NULL, target, digesting->as_exported);
     if (r < 0)
         return error_set(error, error_code_of(-r, ROLLBOX_ERR_IO), -r, "store",
             "cannot read %s: %s", files_printable(entry->path), strerror(-r));
@@ -680,18 +693,25 @@ static int digest_visit(
 }
 
 int tree_digest(int root, struct tree_digest *ret_digest, struct rollbox_error *error) {
-    return tree_digest_some(root, NULL, NULL, ret_digest, error);
+    return tree_digest_some(root, NULL, NULL, false, ret_digest, error);
 }
 
-int tree_digest_some(int root, files_filter keep, const void *context,
-    struct tree_digest *ret_digest, struct rollbox_error *error) {
-    struct digesting digesting = { .keep = keep, .keep_context = context };
-
-    tree_digest_begin(&digesting.digest);
-    int r = files_walk(root, digest_visit, &digesting, error);
-    digest_end_hex(&digesting.digest, digesting.found.hex);
-    inodes_done(&digesting.inodes);
+static int digest_tree(struct digesting *digesting, int root, struct tree_digest *ret_digest,
+    struct rollbox_error *error) {
+    tree_digest_begin(&digesting->digest);
+    int r = files_walk(root, digest_visit, digesting, error);
+    digest_end_hex(&digesting->digest, digesting->found.hex);
+    inodes_done(&digesting->inodes);
     if (r == 0)
-        *ret_digest = digesting.found;
+        *ret_digest = digesting->found;
     return r;
+}
+
+int tree_digest_some(int root, files_filter keep, const void *context, bool as_exported,
+    struct tree_digest *ret_digest, struct rollbox_error *error) {
+    struct digesting digesting = {
+        .keep = keep, .keep_context = context, .as_exported = as_exported
+    };
+
+    return digest_tree(&digesting, root, ret_digest, error);
 }

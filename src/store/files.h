@@ -138,9 +138,10 @@ struct tree_digest {
 
 int tree_digest(int root, struct tree_digest *ret_digest, struct rollbox_error *error);
 
-/* Only those entries of the top directory that `keep` accepts. */
+/* Only those entries of the top directory that `keep` accepts. `as_exported`: as in an export of
+ * many users, which has capabilities of programs in another form. */
 typedef bool (*files_filter)(const void *context, const char *name);
-int tree_digest_some(int root, files_filter keep, const void *context,
+int tree_digest_some(int root, files_filter keep, const void *context, bool as_exported,
     struct tree_digest *ret_digest, struct rollbox_error *error);
 
 /* Adds one entry, for callers with their own walk. `content` is the content digest of a regular
@@ -148,7 +149,7 @@ int tree_digest_some(int root, files_filter keep, const void *context,
 struct digest;
 void tree_digest_begin(struct digest *digest);
 int tree_digest_entry(struct digest *digest, const struct files_entry *entry, int fd,
-    const uint8_t *content, const char *target);
+    const uint8_t *content, const char *target, bool as_exported);
 
 /* Inodes with several names, and the data of the first name. */
 struct inodes {

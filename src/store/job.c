@@ -107,6 +107,8 @@ int job_read(int fd, struct job *ret_job, struct rollbox_error *error) {
     job.text = json_is_true(json_object_get(job.root, "text"));
     job.digests = json_is_true(json_object_get(job.root, "digests"));
     job.many = json_is_true(json_object_get(job.root, "many"));
+    job.n_stored = (size_t)json_integer_value(json_object_get(job.root, "stored"));
+    job.stored_ids = (uint32_t)json_integer_value(json_object_get(job.root, "stored_ids"));
     job.force = json_is_true(json_object_get(job.root, "force"));
     job.kept = json_is_integer(json_object_get(job.root, "kept"))
                    ? (int)json_integer_value(json_object_get(job.root, "kept"))

@@ -41,9 +41,11 @@ struct job {
     bool beside; /* the upper layers are on top of the first n_shared lower ones */
     size_t n_shared;
     bool text, force, digests;
-    bool many; /* of a sandbox of many users: the layers' owners are its ids */
-    int kept;  /* commit: a socket that gets the directories that were replaced, instead of their
-                  being removed; -EBADF */
+    bool many;       /* of a sandbox of many users: the layers' owners are its ids, */
+    size_t n_stored; /* of the first layers, which are the store's, ids begin at `stored_ids` */
+    uint32_t stored_ids;
+    int kept; /* commit: a socket that gets the directories that were replaced, instead of their
+                 being removed; -EBADF */
     uint64_t max_changes, max_digested; /* diff: how many are listed, and bytes of files read for
                                            digests in all; 0: no limit */
     int64_t since_ns; /* commit: host files changed later (ctime) are conflicts; 0: not checked */

@@ -176,7 +176,10 @@ int owned_layers_make(
     int store, const char *path, const char *name, json_t **ret_json, struct rollbox_error *error) {
     struct store_image *image = NULL;
     json_int_t n_new = 0;
-    int r = store_image(path, name, &image, error);
+    const size_t prefix = strlen(STORE_SNAPSHOT);
+    int r = strncmp(name, STORE_SNAPSHOT, prefix) == 0
+                ? store_snapshot(path, name + prefix, &image, error)
+                : store_image(path, name, &image, error);
 
     for (size_t i = 0; r == 0 && i < image->manifest.n_layers; i++) {
         struct work work = WORK_NONE;

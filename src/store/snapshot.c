@@ -81,8 +81,12 @@ static void add_capability(const struct export *export, int fd, struct archive_e
     char value[CAPABILITY_IN_NAMESPACE_BYTES];
     uint32_t root;
 
-    if (!export->id_base ||
-        fgetxattr(fd, XATTR_CAPABILITY, value, sizeof value) != CAPABILITY_IN_NAMESPACE_BYTES)
+    if (!export->job->many)
+        return;
+    const ssize_t n = fgetxattr(fd, XATTR_CAPABILITY, value, sizeof value);
+    if (!export->id_base && n == CAPABILITY_OF_HOST_BYTES && value[3] == 2)
+        archive_entry_xattr_add_entry(to, XATTR_CAPABILITY, value, CAPABILITY_OF_HOST_BYTES);
+    if (!export->id_base || n != CAPABILITY_IN_NAMESPACE_BYTES)
         return;
     memcpy(&root, value + CAPABILITY_OF_HOST_BYTES, sizeof root);
     if (value[3] != 3 || root != export->id_base)
@@ -94,6 +98,12 @@ static void add_capability(const struct export *export, int fd, struct archive_e
 static int add_attribute(void *context, const char *name, const void *value, size_t length) {
     archive_entry_xattr_add_entry(context, name, value, length);
     return 0;
+}
+
+/* With many users, add_capability() adds the capability in effect. */
+static int add_other_attribute(void *context, const char *name, const void *value, size_t length) {
+    return strcmp(name, XATTR_KEPT_CAPABILITY) == 0 ? 0
+                                                    : add_attribute(context, name, value, length);
 }
 
 /* The data of a file, and its digest. `dense`: with its holes as zeros. */
@@ -205,7 +215,7 @@ static int export_visit(
     archive_entry_copy_pathname(to, name.data);
     archive_entry_set_size(to, 0);
     archive_entry_set_uname(to, NULL);
-    if (export->id_base)
+    if (export->job->many)
         files_owner(attributes, &entry->st, &owner);
     else
         files_image_owner(attributes, &entry->st, &owner);
@@ -215,7 +225,7 @@ static int export_visit(
     if (target)
         archive_entry_copy_symlink(to, target);
     if (r == 0 && attributes >= 0 && !found)
-        r = files_xattrs(attributes, add_attribute, to);
+        r = files_xattrs(attributes, export->job->many ? add_other_attribute : add_attribute, to);
     if (r == 0 && regular && !found)
         add_capability(export, fd, to);
     if (r < 0) {
@@ -237,7 +247,8 @@ static int export_visit(
     }
     archive_entry_free(to);
     if (r == 0) {
-        r = tree_digest_entry(&export->digest, entry, attributes, regular ? digest : NULL, target);
+        r = tree_digest_entry(
+            &export->digest, entry, attributes, regular ? digest : NULL, target, export->job->many);
         if (r < 0)
             r = bad_read(export, r, entry->path);
     }
@@ -278,8 +289,11 @@ static json_t *manifest_of(const struct job *job, struct tree_digest *digests, s
         json_array_append_new(places,
             json_pack("{s:s, s:s, s:s}", "part", job->places[i].part, "path", job->places[i].path,
                 "kind", job->places[i].is_file ? "file" : "directory"));
-    return json_pack("{s:s, s:i, s:I, s:o, s:o}", "format", "rollbox-snapshot", "version", 1,
-        "created", (json_int_t)time(NULL), "places", places, "layers", layers);
+    json_t *manifest = json_pack("{s:s, s:i, s:I, s:o, s:o}", "format", "rollbox-snapshot",
+        "version", 1, "created", (json_int_t)time(NULL), "places", places, "layers", layers);
+    if (job->many)
+        json_object_set_new(manifest, "users", json_string("many"));
+    return manifest;
 }
 
 static int write_layers(
@@ -291,7 +305,9 @@ static int write_layers(
 
         export->layer = i;
         tree_digest_begin(&export->digest);
-        r = job->many ? files_many_ids(layer_at(job, i), &export->id_base) : 0;
+        export->id_base = job->stored_ids;
+        if (job->many && i >= job->n_stored)
+            r = files_many_ids(layer_at(job, i), &export->id_base);
         if (r < 0)
             return bad_read(export, r, "the layer");
         r = files_walk(layer_at(job, i), export_visit, export, export->error);
@@ -331,7 +347,7 @@ static int write_archive(
             "images as root");
 
     for (size_t i = 0; r == 0 && i < n; i++)
-        r = tree_digest_some(layer_at(job, i), is_part, job, &digests[i], error);
+        r = tree_digest_some(layer_at(job, i), is_part, job, job->many, &digests[i], error);
     if (r == 0 && !(manifest = manifest_of(job, digests, n)))
         r = error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "export", "out of memory");
     if (r == 0) {
@@ -464,10 +480,49 @@ static int read_in_child(void *context, json_t **ret_report, struct rollbox_erro
                              "out of memory");
 }
 
+static int add_owner(void *context, const struct files_entry *entry, struct rollbox_error *error) {
+    const bool is_file = S_ISREG(entry->st.st_mode);
+    auto_close int file = is_file ? files_open(entry->parent, entry->name, 0) : -EBADF;
+    const int fd = is_file ? file : entry->fd;
+    char value[CAPABILITY_IN_NAMESPACE_BYTES];
+    struct digest *digest = context;
+    struct owner owner;
+
+    if (is_file && file < 0)
+        return error_set(error, ROLLBOX_ERR_IO, -file, "import", "cannot open %s: %s",
+            files_printable(entry->path), strerror(-file));
+    files_owner(fd, &entry->st, &owner);
+    digest_add_sized(digest, entry->path, entry->path_length);
+    digest_add_u64(digest, owner.uid);
+    digest_add_u64(digest, owner.gid);
+    digest_add_u64(digest, owner.mode);
+    ssize_t n = is_file ? fgetxattr(fd, XATTR_CAPABILITY, value, sizeof value) : 0;
+    if (is_file && n <= 0)
+        n = fgetxattr(fd, XATTR_KEPT_CAPABILITY, value, sizeof value);
+    digest_add_sized(digest, value, n > 0 ? (size_t)n : 0);
+    return 0;
+}
+
+/* The id of a layer of many users: a tree's digest leaves out the owners, so it would be the id of
+ * a layer with other owners, too. */
+static int digest_owners(
+    int root, const char *tree, char ret_id[LAYER_ID_LENGTH + 1], struct rollbox_error *error) {
+    struct digest digest;
+
+    digest_init(&digest);
+    digest_add_sized(&digest, "rollbox snapshot layer with owners 1", 36);
+    digest_add_sized(&digest, tree, strlen(tree));
+    int r = files_walk(root, add_owner, &digest, error);
+    digest_end_hex(&digest, ret_id);
+    return r;
+}
+
 /* Publishes an unpacked layer, if its tree matches the manifest. */
-static int take_layer(const struct work *work, size_t i, const json_t *row, char **ret_id,
-    int *ret_lock, struct layer_meta *ret_meta, bool *ret_new, struct rollbox_error *error) {
+static int take_layer(const struct work *work, size_t i, const json_t *row, bool many,
+    char **ret_id, int *ret_lock, struct layer_meta *ret_meta, bool *ret_new,
+    struct rollbox_error *error) {
     struct layer_meta meta = { .kind = "snapshot", .created_s = time(NULL) };
+    struct tree_digest exported;
     const char *wanted = json_string_value(json_object_get(row, "tree"));
     char directory[24], path[32];
 
@@ -480,13 +535,18 @@ static int take_layer(const struct work *work, size_t i, const json_t *row, char
     int r = tree_digest(root, &meta.tree, error);
     if (r < 0)
         return r;
-    if (!wanted || strcmp(wanted, meta.tree.hex) != 0)
+    exported = meta.tree;
+    if (many && (r = tree_digest_some(root, NULL, NULL, true, &exported, error)) < 0)
+        return r;
+    if (!wanted || strcmp(wanted, exported.hex) != 0)
         return error_set(error, ROLLBOX_ERR_DAMAGED, EBADMSG, "import",
             "layer %zu of the snapshot has the digest %.16s..., not %.16s...: the file is damaged; "
             "it is refused",
-            i, meta.tree.hex, wanted ? wanted : "?");
+            i, exported.hex, wanted ? wanted : "?");
     /* The id is the tree's digest, so a layer that two snapshots share is stored once. */
     snprintf(meta.id, sizeof meta.id, "%s", meta.tree.hex);
+    if (many && (r = digest_owners(root, meta.tree.hex, meta.id, error)) < 0)
+        return r;
     *ret_id = strdup(meta.id);
     if (!*ret_id)
         return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "import", "out of memory");
@@ -529,6 +589,7 @@ static int publish_snapshot(const struct work *work, const char *name, const jso
     auto_free int *locks = calloc(n + 1, sizeof *locks);
     uint64_t bytes = 0, files = 0;
     int r = has_root(manifest.places) ? refuse_root(error) : 0;
+    const bool many = snapshot_has_many_users(from);
 
     manifest.layers = calloc(n + 1, sizeof *manifest.layers);
     if (r == 0 && (!manifest.name || !manifest.layers || !locks))
@@ -539,8 +600,8 @@ static int publish_snapshot(const struct work *work, const char *name, const jso
 
         locks[i] = -EBADF;
         n_locks = i + 1;
-        r = take_layer(work, i, json_array_get(rows, i), &manifest.layers[i], &locks[i], &meta,
-            &is_new, error);
+        r = take_layer(work, i, json_array_get(rows, i), many, &manifest.layers[i], &locks[i],
+            &meta, &is_new, error);
         manifest.n_layers = i + (manifest.layers[i] != NULL);
         n_new += is_new;
         bytes += meta.tree.bytes;

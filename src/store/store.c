@@ -359,6 +359,10 @@ int store_image(const char *store_path, const char *name, struct store_image **r
 
 int store_image_owned(const char *store_path, const char *name, const struct id_range *range,
     struct store_image **ret_image, struct rollbox_error *error) {
+    const size_t prefix = strlen(STORE_SNAPSHOT);
+
+    if (strncmp(name, STORE_SNAPSHOT, prefix) == 0)
+        return look_up(store_path, MANIFEST_SNAPSHOT, name + prefix, range, ret_image, error);
     return look_up(store_path, MANIFEST_IMAGE, name, range, ret_image, error);
 }
 

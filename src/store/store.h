@@ -61,9 +61,12 @@ struct store_image {
 int store_image(const char *store_path, const char *name, struct store_image **ret_image,
     struct rollbox_error *error);
 
-/* The same for a sandbox of many users of an ordinary user: the layers are the copies in which
- * files have owners of the user's range. Error: NOT_FOUND with ESTALE: not all have been made yet
- * (owned_layers.h). */
+/* In a policy's `image`, before the name of a snapshot. */
+#define STORE_SNAPSHOT "snapshot:"
+
+/* The same of an image, or "snapshot:NAME", for a sandbox of many users of an ordinary user: the
+ * layers are the copies in which files have owners of the user's range. Error: NOT_FOUND with
+ * ESTALE: not all have been made yet (owned_layers.h). */
 int store_image_owned(const char *store_path, const char *name, const struct id_range *range,
     struct store_image **ret_image, struct rollbox_error *error);
 

@@ -1073,6 +1073,12 @@ static int unpack_layers(struct unpack *unpack, int work, size_t n) {
     return unpack->root >= 0 ? finish_unpack(unpack) : 0;
 }
 
+bool snapshot_has_many_users(const json_t *manifest) {
+    const char *users = json_string_value(json_object_get(manifest, "users"));
+
+    return users && strcmp(users, "many") == 0;
+}
+
 int unpack_snapshot(int archive, int work, const struct unpack_limits *limits,
     struct unpack_totals *totals, bool is_image, json_t **ret_manifest,
     struct rollbox_error *error) {
@@ -1099,8 +1105,10 @@ int unpack_snapshot(int archive, int work, const struct unpack_limits *limits,
         r = bad_tar(&unpack, unpack.tar);
     if (r == 0)
         r = read_snapshot_manifest(&unpack, &manifest);
-    if (r == 0)
+    if (r == 0) {
+        unpack.keeps_rights |= snapshot_has_many_users(manifest);
         r = unpack_layers(&unpack, work, json_array_size(json_object_get(manifest, "layers")));
+    }
     archive_read_free(unpack.tar);
     forget_parent(&unpack);
     for (size_t i = 0; i < unpack.n_pending; i++)

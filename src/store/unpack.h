@@ -57,9 +57,13 @@ int unpack_layer(struct image_source *source, const char *name, int root, const 
     const struct unpack_limits *limits, struct unpack_totals *totals, struct unpacked *ret_unpacked,
     struct rollbox_error *error);
 
+/* Of the manifest of a snapshot file: are the owners those of a sandbox of many users? */
+bool snapshot_has_many_users(const json_t *manifest);
+
 /* Unpacks a snapshot file (snapshot.c) into WORK/L0/fs, WORK/L1/fs, ..., exactly as it is.
  * *ret_manifest is its manifest.json, with its format checked; the caller checks the digests.
- * `is_image`: programs keep their set-id bits and capabilities, as in an image's layer. */
+ * `is_image`: programs keep their set-id bits and capabilities, as in an image's layer; those of a
+ * snapshot of many users do, too. */
 int unpack_snapshot(int archive, int work, const struct unpack_limits *limits,
     struct unpack_totals *totals, bool is_image, json_t **ret_manifest,
     struct rollbox_error *error);

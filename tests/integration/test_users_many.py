@@ -301,9 +301,3 @@ def test_owners_and_capabilities_survive_hibernation(session):
 
 def test_host_name_resolves_where_the_image_has_no_hosts_file(store):
     assert "rollbox" in run(store, "grep rollbox /etc/hosts", image="bare").stdout
-
-
-def test_export_without_owners_is_refused_by_name(session, store):
-    file = store.caller.directory() / "file"
-    done = session("export", "box", file)
-    assert done.returncode == 125 and b"users many" in done.stderr and not file.exists()

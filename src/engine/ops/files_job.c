@@ -241,9 +241,10 @@ static int split_layers(const struct op *op, struct layer **layers, struct parts
     return 0;
 }
 
-/* Takes `take_state`, the engine's part of a description; NULL: none. */
-static json_t *describe_parts(const struct op *op, const struct parts *parts, json_t *take_state,
-    struct rollbox_error *error) {
+/* `n_stored`: of the parts, the first ones that are layers of the store. Takes `take_state`, the
+ * engine's part of a description; NULL: none. */
+static json_t *describe_parts(const struct op *op, const struct parts *parts, size_t n_stored,
+    json_t *take_state, struct rollbox_error *error) {
     struct session *session = op->session;
     const bool is_diff = op->verb == VERB_DIFF;
     json_t *places = places_of(session->profile, op->verb == VERB_COMMIT ? op->commit.path : NULL,
@@ -262,8 +263,13 @@ static json_t *describe_parts(const struct op *op, const struct parts *parts, js
         "force", op->verb == VERB_COMMIT && op->commit.force, "since_ns",
         (json_int_t)session->origin.since_ns);
     const json_int_t next = (json_int_t)(STORE_JOB_FIRST_FD + parts->n);
-    if (op->verb == VERB_EXPORT && session->profile->plan->flags & PLAN_MANY_USERS)
+    if (op->verb == VERB_EXPORT && session->profile->plan->flags & PLAN_MANY_USERS) {
         json_object_set_new(job, "many", json_true());
+        /* Root's stored layers have the ids of the sandbox, an ordinary user's those of U0. */
+        const bool as_root = session->profile->plan->flags & PLAN_AS_ROOT;
+        json_object_set_new(job, "stored", json_integer((json_int_t)n_stored));
+        json_object_set_new(job, "stored_ids", json_integer(as_root ? 0 : PLAN_MANY_FIRST));
+    }
     if (parts->beside)
         json_object_set_new(job, "shared", json_integer((json_int_t)parts->n_shared));
     if (op->verb == VERB_COMMIT)
@@ -299,10 +305,6 @@ static int add_stored(const struct op *op, int *fds, size_t most, struct rollbox
      * as a layer. A file with such changes would be a snapshot that nothing can use. */
     if (op->verb == VERB_EXPORT && image && !image->plan.places && is_pipe(op->request.fd))
         return 0;
-    if (op->verb == VERB_EXPORT && profile->plan->flags & PLAN_MANY_USERS)
-        return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "arguments",
-            "users many: an export of files keeps no owners yet: rollbox export --live does, and "
-            "rollbox cp copies files");
     if (op->verb == VERB_DIFF || is_describe(op) || !image ||
         (op->verb == VERB_COMMIT && !image->plan.places))
         return 0;
@@ -532,7 +534,7 @@ int files_job_start(struct op *op, json_t *take_state, struct rollbox_error *err
         return r;
     }
     parts.n += (size_t)n_stored;
-    json_t *description = describe_parts(op, &parts, take_state, error);
+    json_t *description = describe_parts(op, &parts, (size_t)n_stored, take_state, error);
     if (!description)
         return -EINVAL;
     r = open_layers(stored, (size_t)n_stored, layers, parts.n, fds);

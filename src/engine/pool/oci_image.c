@@ -26,7 +26,6 @@
 #include "engine/store_job/store_job.h"
 #include "sys/syscalls.h"
 
-#define SNAPSHOT "snapshot:"
 #define MAX_PASSWD (1u << 20)
 #define LAST_ID 65534u
 
@@ -190,14 +189,14 @@ static int set_up(struct engine *engine, struct policy *policy, struct image *im
     auto_free char *real = NULL;
     int r = store_default_path(&path, error);
 
-    bool is_snapshot = !strncmp(policy->image, SNAPSHOT, strlen(SNAPSHOT));
+    bool is_snapshot = !strncmp(policy->image, STORE_SNAPSHOT, strlen(STORE_SNAPSHOT));
 
     if (r == 0)
-        r = is_snapshot
-                ? store_snapshot(path, policy->image + strlen(SNAPSHOT), &image->stored, error)
-            : policy->many_users && !engine->features.is_root
+        r = policy->many_users && !engine->features.is_root
                 ? get_owned(engine, path, policy, &image->stored, error)
-                : store_image(path, policy->image, &image->stored, error);
+            : is_snapshot ? store_snapshot(
+                                path, policy->image + strlen(STORE_SNAPSHOT), &image->stored, error)
+                          : store_image(path, policy->image, &image->stored, error);
     if (r < 0)
         return r;
     const struct manifest *manifest = &image->stored->manifest;
