@@ -126,6 +126,8 @@ void box_forget(struct server *server, struct box *box) {
         return;
     state_forget_box(server, box);
     box->is_gone = true;
+    if (box->forgotten)
+        box->forgotten(box);
     events_of_box(box, "sandbox.ended", NULL);
     list_remove(&box->of_names);
     quota_give_back(&box->tenant->use, &box->held);

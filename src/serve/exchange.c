@@ -68,8 +68,28 @@ void exchange_done(struct exchange *exchange) {
     free(exchange);
 }
 
+/* Has the exchange's translator make another answer. NULL: the exchange is not to be answered. */
+static char *translated(struct exchange *exchange, int *status, const char *body) {
+    json_t *answer = exchange->translate(exchange, status, json_loads(body, JSON_ALLOW_NUL, NULL));
+    char *text = answer ? json_dumps(answer, JSON_COMPACT | JSON_REAL_PRECISION(15)) : NULL;
+
+    json_decref(answer);
+    if (!*status) {
+        free(text);
+        return NULL;
+    }
+    return text ? text : strdup("");
+}
+
 static void send_answer(struct exchange *exchange, int status, const char *type,
     const char *headers, const char *body) {
+    auto_free char *other = exchange->translate ? translated(exchange, &status, body) : NULL;
+    if (exchange->translate && !other)
+        return;
+    if (other) {
+        type = JSON_TYPE;
+        body = other;
+    }
     struct http_connection *connection = exchange->connection;
     struct operation *operation = TAKE_PTR(exchange->operation);
     exchange_answered *answered = exchange->answered;

@@ -104,6 +104,7 @@ const char *http_reason(int status) {
         { 501, "Not Implemented" },
         { 502, "Bad Gateway" },
         { 503, "Service Unavailable" },
+        { 504, "Gateway Timeout" },
         { 505, "HTTP Version Not Supported" },
         { 507, "Insufficient Storage" },
         { 511, "Network Authentication Required" },
@@ -132,6 +133,39 @@ const char *http_head_fault(const char *data, size_t length) {
                                                           : NULL;
 }
 
+static bool has_host(const char *name, size_t length, const char *const *hosts) {
+    for (size_t i = 0; hosts[i]; i++)
+        if (strlen(hosts[i]) == length && !strncasecmp(hosts[i], name, length))
+            return true;
+    return false;
+}
+
+bool http_sandbox_host(const char *value, unsigned *ret_port, struct buf *id) {
+    size_t digits = strspn(value, "0123456789"), name;
+    unsigned long port = digits && digits <= 5 ? strtoul(value, NULL, 10) : 0;
+
+    if (value[digits] != '-' || !port || port > UINT16_MAX)
+        return false;
+    name = strcspn(value + digits + 1, ".:");
+    if (!name || value[digits + 1 + name] != '.')
+        return false;
+    *ret_port = (unsigned)port;
+    buf_add(id, value + digits + 1, name);
+    return !buf_failed(id);
+}
+
+/* "PORT-SANDBOX.HOST" is a port of a sandbox, and "api.HOST" is where E2B's clients send the other
+ * requests. */
+static bool is_below_host(const char *value, size_t length, const char *const *hosts) {
+    const char *dot = memchr(value, '.', length);
+    auto_buf struct buf id = BUF_INIT;
+    unsigned port;
+
+    if (!dot || !(!strncasecmp(value, "api.", 4) || http_sandbox_host(value, &port, &id)))
+        return false;
+    return has_host(dot + 1, length - (size_t)(dot + 1 - value), hosts);
+}
+
 bool http_host_allowed(const char *value, const char *const *hosts) {
     size_t length = strlen(value);
     const char *colon = value[0] == '[' ? strchr(value, ']') : strchr(value, ':');
@@ -143,10 +177,7 @@ bool http_host_allowed(const char *value, const char *const *hosts) {
             return false;
         length = (size_t)(colon - value);
     }
-    for (size_t i = 0; hosts[i]; i++)
-        if (strlen(hosts[i]) == length && !strncasecmp(hosts[i], value, length))
-            return true;
-    return false;
+    return has_host(value, length, hosts) || is_below_host(value, length, hosts);
 }
 
 static int hex_digit(char c) {
@@ -603,6 +634,12 @@ void http_upgrade(struct http_connection *connection, const char *headers) {
     if (connection->state == STATE_CLOSED)
         return;
     buf_printf(&connection->out, "HTTP/1.1 101 %s\r\n%s\r\n", http_reason(101), headers);
+    http_take_over(connection);
+}
+
+void http_take_over(struct http_connection *connection) {
+    if (connection->state == STATE_CLOSED)
+        return;
     connection->state = STATE_RAW;
     connection->is_paused = false;
     flush(connection);

@@ -96,6 +96,8 @@ void http_wait_for_body(struct http_connection *connection);
 /* Answers 101 with these header lines. http_write sends bytes as they are then, and http_end closes
  * the connection when they are sent. */
 void http_upgrade(struct http_connection *connection, const char *headers);
+/* As http_upgrade, without an answer of the server's own: what http_write sends is the answer. */
+void http_take_over(struct http_connection *connection);
 /* The connection ends with the present answer. */
 void http_close_after(struct http_connection *connection);
 void http_close_all(struct http_server *server, bool idle_only);
@@ -147,7 +149,11 @@ void http_inner_cancel(struct http_connection *connection);
 
 const char *http_reason(int status);
 
-/* Whether a Host value names one of the hosts, with or without a port. */
+/* The port and the sandbox's id of a Host value "PORT-ID.HOST"; false: it has another form. */
+bool http_sandbox_host(const char *value, unsigned *ret_port, struct buf *id);
+
+/* Whether a Host value names one of the hosts, with or without a port, or something below it that
+ * http_sandbox_host or "api." has. */
 bool http_host_allowed(const char *value, const char *const *hosts);
 
 /* The first fault in `length` bytes of a head that is not complete yet or ends with an empty line:

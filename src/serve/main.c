@@ -167,6 +167,7 @@ static void init(struct server *server, const struct config *of) {
     list_init(&server->inputs);
     list_init(&server->mcp_calls);
     list_init(&server->rex_sessions);
+    list_init(&server->e2b_boxes);
     list_init(&server->operations);
     for (size_t i = 0; i < ARRAY_SIZE(server->operations_by); i++)
         list_init(&server->operations_by[i]);

@@ -10,6 +10,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "serve/digits.h"
+#include "serve/e2b.h"
 #include "serve/engines.h"
 #include "serve/events.h"
 #include "serve/metrics.h"
@@ -182,16 +183,16 @@ static void forget_parameters(char *parameters[EXCHANGE_PARAMETERS]) {
     }
 }
 
-static const struct route *find_route(const struct http_request *request,
-    char *parameters[EXCHANGE_PARAMETERS], bool *ret_path_known) {
+static const struct route *find_route(const struct http_request *request, const struct route *table,
+    size_t n, char *parameters[EXCHANGE_PARAMETERS], bool *ret_path_known) {
     const char *method = strcmp(request->method, "HEAD") ? request->method : "GET";
 
     *ret_path_known = false;
-    for (size_t i = 0; i < ARRAY_SIZE(routes); i++) {
-        if (match(routes[i].path, request->path, parameters)) {
+    for (size_t i = 0; i < n; i++) {
+        if (match(table[i].path, request->path, parameters)) {
             *ret_path_known = true;
-            if (!strcmp(routes[i].method, method))
-                return &routes[i];
+            if (!strcmp(table[i].method, method))
+                return &table[i];
         }
         forget_parameters(parameters);
     }
@@ -241,10 +242,12 @@ static const struct token *certificate_token(const struct exchange *exchange) {
     return search.found;
 }
 
-/* The tenant. Peers of the Unix socket that are the server's own user need no token. */
-static int authenticate(struct exchange *exchange) {
+/* The tenant. Peers of the Unix socket that are the server's own user need no token. `given` is
+ * what counts in place of the request's Authorization, or NULL. */
+static int authenticate(struct exchange *exchange, const char *given) {
+    const struct http_request *request = http_request_of(exchange->connection);
+    const char *header = given ? given : http_header(request, "authorization");
     const struct token *token = NULL;
-    const char *header = http_header(http_request_of(exchange->connection), "authorization");
     auto_buf struct buf bearer = BUF_INIT;
 
     if (header && !strncasecmp(header, "Basic ", 6)) {
@@ -252,7 +255,7 @@ static int authenticate(struct exchange *exchange) {
         header = bearer.data;
     }
     if (!header) {
-        const char *key = http_header(http_request_of(exchange->connection), "x-api-key");
+        const char *key = http_header(request, "x-api-key");
 
         if (key) {
             buf_printf(&bearer, "Bearer %s", key);
@@ -288,6 +291,69 @@ static void refuse(struct exchange *exchange, int status, const char *detail) {
     exchange_problem(exchange, status, code_of_status(status), "%s", detail);
 }
 
+/* Of a path that does not exist. */
+static const struct route any_route = { "", "", TOKEN_EVERYTHING, BODY_JSON, no_keys, NULL };
+
+static const struct route *find_e2b_route(
+    struct exchange *exchange, const struct http_request *request, bool *ret_path_known) {
+    size_t n;
+    const struct route *table = e2b_routes(exchange->port, &n);
+    const struct route *route = find_route(request, table, n, exchange->parameters, ret_path_known);
+
+    if (!route && exchange->port && exchange->port != E2B_ENVD_PORT &&
+        exchange->port != E2B_CODE_PORT)
+        route = table;
+    if (route || exchange->port)
+        exchange->translate = e2b_translator(route, exchange->port);
+    return route;
+}
+
+/* Says how the route's body comes. */
+static void take_body_of(struct exchange *exchange, size_t *ret_body_max) {
+    enum route_body body = exchange->route->body;
+    uint64_t size;
+
+    *ret_body_max = body == BODY_BYTES || body == BODY_FILE ? FILE_MAX : JSON_MAX;
+    if (body == BODY_STREAM ||
+        (body == BODY_FILE &&
+            transfer_is_streamed(http_request_of(exchange->connection), &size)))
+        http_stream_body(exchange->connection);
+}
+
+/* The head of a request to a sandbox's port (e2b.h). */
+static int on_sandbox_head(struct exchange *exchange, const char *id, size_t *ret_body_max) {
+    struct http_connection *connection = exchange->connection;
+    struct http_request *request = http_request_of(connection);
+    const char *header = NULL;
+    bool path_known = false;
+
+    exchange->route = find_e2b_route(exchange, request, &path_known);
+    int status = 0;
+    if (!exchange->route) {
+        status = path_known ? 405 : 404;
+        exchange->route = &any_route;
+    }
+    int found = e2b_find(exchange, exchange->port, id, &header);
+    if (found || status) {
+        request->keep_alive = false;
+        http_close_after(connection);
+        if (found)
+            e2b_refuse(exchange, found);
+        else
+            refuse(exchange, status, "E2B's daemon has no such path");
+        return found ? found : status;
+    }
+    status = authenticate(exchange, header);
+    if (status) {
+        request->keep_alive = false;
+        http_close_after(connection);
+        refuse(exchange, status, "the token with which the sandbox was made is not valid any more");
+        return status;
+    }
+    take_body_of(exchange, ret_body_max);
+    return 0;
+}
+
 /* NULL: out of memory, and answered. */
 static struct exchange *exchange_new(struct http_connection *connection) {
     struct exchange *exchange = calloc(1, sizeof *exchange);
@@ -310,34 +376,32 @@ static struct exchange *exchange_new(struct http_connection *connection) {
 static int on_head(struct http_connection *connection, size_t *ret_body_max) {
     struct http_request *request = http_request_of(connection);
     struct exchange *exchange = exchange_new(connection);
+    auto_buf struct buf sandbox = BUF_INIT;
     bool path_known;
 
     if (!exchange)
         return 503;
     exchange->seen.is_request = true;
     exchange->seen.begun_ns = clock_now_ns();
-    exchange->route = find_route(request, exchange->parameters, &path_known);
+    if (e2b_is_for_sandbox(request, &exchange->port, &sandbox))
+        return on_sandbox_head(exchange, sandbox.data ? sandbox.data : "", ret_body_max);
+    exchange->route =
+        find_route(request, routes, ARRAY_SIZE(routes), exchange->parameters, &path_known);
+    if (!exchange->route && !path_known)
+        exchange->route = find_e2b_route(exchange, request, &path_known);
     int status = path_known ? 405 : 404;
     if (exchange->route)
-        status = exchange->route->scope ? authenticate(exchange) : 0;
+        status = exchange->route->scope ? authenticate(exchange, NULL) : 0;
     /* A path that does not exist is named to clients with a token alone. */
     if (!exchange->route) {
-        static const struct route any = { "", "", TOKEN_EVERYTHING, BODY_JSON, no_keys, NULL };
-
-        exchange->route = &any;
-        int known = authenticate(exchange);
+        exchange->route = &any_route;
+        int known = authenticate(exchange, NULL);
         if (known == 401)
             status = 401;
     }
-    bool is_file = exchange->route->body == BODY_BYTES || exchange->route->body == BODY_FILE;
-    uint64_t size;
-    *ret_body_max = is_file ? FILE_MAX : JSON_MAX;
-    if (!status) {
-        if (exchange->route->body == BODY_STREAM ||
-            (exchange->route->body == BODY_FILE && transfer_is_streamed(request, &size)))
-            http_stream_body(connection);
+    take_body_of(exchange, ret_body_max);
+    if (!status)
         return 0;
-    }
     /* The next bytes on the connection might be a body. */
     request->keep_alive = false;
     http_close_after(connection);
@@ -374,7 +438,7 @@ static bool read_body(struct exchange *exchange, struct http_request *request) {
 }
 
 static bool find_box(struct exchange *exchange) {
-    if (strncmp(exchange->route->path, BOX, strlen(BOX)) != 0)
+    if (exchange->box || !strstr(exchange->route->path, "{sandbox}"))
         return true;
     exchange->box = box_find(exchange->server, exchange->tenant, exchange->parameters[0]);
     if (exchange->box) {
@@ -449,7 +513,8 @@ struct http_connection *router_inner(const struct exchange *parent, unsigned sco
     exchange->tenant = parent->tenant;
     exchange->scopes = parent->scopes & scopes;
     exchange->quotas = parent->quotas;
-    exchange->route = find_route(http_request_of(connection), exchange->parameters, &path_known);
+    exchange->route = find_route(http_request_of(connection), routes, ARRAY_SIZE(routes),
+        exchange->parameters, &path_known);
     if (!exchange->route || exchange->route->body == BODY_STREAM) {
         static const struct route none = { "", "", 0, BODY_JSON, no_keys, NULL };
 

@@ -64,8 +64,10 @@ struct box {
     uint64_t number;                 /* random: never used again */
     bool is_detached;                /* it outlives the server's connection to its engine */
     struct box_measure measure;
-    struct amounts held; /* of its tenant's quotas: the limits of its policy */
-    bool is_gone;        /* not in the table any more */
+    struct amounts held;                /* of its tenant's quotas: the limits of its policy */
+    struct e2b_box *e2b;                /* what E2B's clients have of it; NULL: nothing */
+    void (*forgotten)(struct box *box); /* frees that */
+    bool is_gone;                       /* not in the table any more */
 };
 
 struct engine_link;
@@ -103,6 +105,7 @@ struct server {
     struct list inputs;       /* open standard inputs */
     struct list mcp_calls;    /* of tools, that run */
     struct list rex_sessions; /* swerex_session.c */
+    struct list e2b_boxes;    /* struct e2b_box */
     struct list operations; /* struct operation: answers that are kept for a retry, oldest first */
     struct list operations_by[4096]; /* by their keys */
     unsigned n_operations;
@@ -112,6 +115,11 @@ struct server {
 };
 
 struct exchange;
+
+/* Makes an answer for the clients of another interface from the server's own one, which it
+ * consumes and which may be NULL. NULL: an answer without a body. A status of 0: the exchange
+ * continues, and is not answered. */
+typedef json_t *exchange_translate(struct exchange *exchange, int *status, json_t *take_answer);
 
 enum route_body {
     BODY_JSON,
@@ -180,9 +188,11 @@ struct exchange {
     void (*then)(struct exchange *exchange); /* for this */
     void (*prepared)(struct exchange *exchange, struct rollbox_plan *plan); /* policies.c */
     struct rollbox_run *run;
-    struct operation *operation; /* a POST with an Idempotency-Key */
-    exchange_answered *answered; /* of that */
-    struct list of_operation;    /* waits for the answer of the first with that key */
+    unsigned port;                 /* of a sandbox, to which the request goes (e2b.h); 0: none */
+    struct operation *operation;   /* a POST with an Idempotency-Key */
+    exchange_answered *answered;   /* of that */
+    exchange_translate *translate; /* NULL: its answers are the server's own */
+    struct list of_operation;      /* waits for the answer of the first with that key */
     bool has_begun, counts_running;
     /* A piece of a streamed body, or bytes of an upgraded connection. */
     void (*input)(struct exchange *exchange, const char *data, size_t length, bool is_end);

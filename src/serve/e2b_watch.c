@@ -1,0 +1,325 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Watchers of E2B's clients; e2b_watch.h has the model. */
+#include "serve/e2b_watch.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "serve/connect.h"
+#include "serve/digits.h"
+#include "serve/e2b_entries.h"
+
+#define WATCHERS_MAX 64u
+#define LOOK_NS (INT64_C(200) * 1000000)
+#define DEPTH_RECURSIVE 16
+#define STREAM_TYPE "application/connect+json"
+
+struct watcher {
+    struct pool_job job;
+    struct list of_box;
+    struct e2b_box *e2b; /* NULL: it has ended, and a thread has the watcher still */
+    struct box *box;
+    struct rollbox_sandbox *handle;
+    struct loop *loop;
+    struct loop_timer timer;
+    struct exchange *exchange; /* the stream, or the request that waits; NULL: none */
+    char id[SERVER_NAME_MAX + 1];
+    char *path;
+    json_t *seen, *now; /* entries by their paths */
+    struct rollbox_error error;
+    int r;
+    bool recursive, is_stream, is_working, has_begun;
+};
+
+static void look(struct watcher *watcher);
+
+static void free_watcher(struct watcher *watcher) {
+    loop_timer_clear(watcher->loop, &watcher->timer);
+    if (watcher->e2b) {
+        list_remove(&watcher->of_box);
+        watcher->e2b->n_watchers--;
+        watcher->e2b = NULL;
+    }
+    if (watcher->is_working)
+        return;
+    box_unref(watcher->box);
+    json_decref(watcher->seen);
+    json_decref(watcher->now);
+    free(watcher->path);
+    free(watcher);
+}
+
+void e2b_watch_end(struct e2b_box *e2b) {
+    list_for_each(node, &e2b->watchers) {
+        struct watcher *watcher = container_of(node, struct watcher, of_box);
+        struct exchange *exchange = TAKE_PTR(watcher->exchange);
+        struct http_connection *connection = exchange ? TAKE_PTR(exchange->connection) : NULL;
+
+        if (exchange) {
+            exchange->data = NULL;
+            if (connection)
+                *http_data(connection) = NULL;
+            exchange_done(exchange);
+        }
+        free_watcher(watcher);
+        if (connection)
+            http_abort(connection);
+    }
+}
+
+/* ---- looking ---- */
+
+static void work(struct pool_job *job) {
+    struct watcher *watcher = container_of(job, struct watcher, job);
+    json_t *rows = NULL, *row;
+    size_t i;
+
+    watcher->r = entries_list(watcher->handle, watcher->path,
+        watcher->recursive ? DEPTH_RECURSIVE : 1, &rows, &watcher->error);
+    watcher->now = watcher->r < 0 ? NULL : json_object();
+    json_array_foreach(rows, i, row) {
+        json_object_set(watcher->now, json_string_value(json_object_get(row, "path")), row);
+    }
+    json_decref(rows);
+}
+
+static void add_event(
+    json_t *events, const struct watcher *watcher, const char *path, const char *type) {
+    size_t skip = strlen(watcher->path);
+
+    path += skip + (path[skip] == '/' && watcher->path[1]);
+    json_array_append_new(events, json_pack("{s:s, s:s}", "name", path, "type", type));
+}
+
+static bool differs(const json_t *a, const json_t *b, const char *key) {
+    return !json_equal(json_object_get(a, key), json_object_get(b, key));
+}
+
+static json_t *events_of(const struct watcher *watcher) {
+    json_t *events = json_array(), *entry;
+    const char *path;
+
+    json_object_foreach(watcher->now, path, entry) {
+        const json_t *before = json_object_get(watcher->seen, path);
+
+        if (!before)
+            add_event(events, watcher, path, "EVENT_TYPE_CREATE");
+        if (differs(entry, before, "modifiedTime") || differs(entry, before, "size"))
+            add_event(events, watcher, path, "EVENT_TYPE_WRITE");
+        if (before && differs(entry, before, "mode"))
+            add_event(events, watcher, path, "EVENT_TYPE_CHMOD");
+    }
+    json_object_foreach(watcher->seen, path, entry) {
+        if (!json_object_get(watcher->now, path))
+            add_event(events, watcher, path, "EVENT_TYPE_REMOVE");
+    }
+    return events;
+}
+
+static void send_message(struct watcher *watcher, json_t *take_message) {
+    auto_buf struct buf frame = BUF_INIT;
+
+    connect_add(&frame, 0, take_message);
+    if (watcher->exchange->connection)
+        (void)http_write(watcher->exchange->connection, frame.data, frame.length);
+}
+
+static void tell(struct watcher *watcher) {
+    json_t *events = watcher->seen ? events_of(watcher) : json_array(), *event;
+    size_t i;
+
+    if (watcher->is_stream) {
+        if (!watcher->has_begun) {
+            watcher->has_begun = true;
+            http_begin(watcher->exchange->connection, 200, STREAM_TYPE, NULL);
+            send_message(watcher, json_pack("{s:{}}", "start"));
+        }
+        json_array_foreach(events, i, event)
+            send_message(watcher, json_pack("{s:O}", "filesystem", event));
+        json_decref(events);
+        return;
+    }
+    struct exchange *exchange = TAKE_PTR(watcher->exchange);
+    exchange->data = NULL;
+    json_t *answer = watcher->seen ? json_pack("{s:o}", "events", events)
+                                   : json_pack("{s:s}", "watcherId", watcher->id);
+    if (!watcher->seen)
+        json_decref(events);
+    exchange_answer_json(exchange, 200, answer);
+}
+
+static void on_timer(struct loop_timer *timer) {
+    look(container_of(timer, struct watcher, timer));
+}
+
+static void done(struct pool_job *job) {
+    struct watcher *watcher = container_of(job, struct watcher, job);
+
+    watcher->is_working = false;
+    if (!watcher->e2b || !watcher->exchange) {
+        free_watcher(watcher);
+        return;
+    }
+    if (watcher->r < 0 && !watcher->seen) {
+        struct exchange *exchange = TAKE_PTR(watcher->exchange);
+        struct rollbox_error error = watcher->error;
+
+        exchange->data = NULL;
+        free_watcher(watcher);
+        exchange_fail(exchange, &error);
+        return;
+    }
+    /* A directory that has gone is empty. */
+    if (!watcher->now)
+        watcher->now = json_object();
+    tell(watcher);
+    json_decref(watcher->seen);
+    watcher->seen = TAKE_PTR(watcher->now);
+    if (watcher->is_stream)
+        (void)loop_timer_set(watcher->loop, &watcher->timer, clock_now_ns() + LOOK_NS, on_timer);
+}
+
+static void look(struct watcher *watcher) {
+    if (watcher->e2b->is_paused) {
+        (void)loop_timer_set(watcher->loop, &watcher->timer, clock_now_ns() + LOOK_NS, on_timer);
+        return;
+    }
+    watcher->is_working = true;
+    watcher->job = (struct pool_job){ .work = work, .done = done };
+    pool_submit(watcher->e2b->server->pool, &watcher->job);
+}
+
+/* ---- requests ---- */
+
+static void on_refused(struct exchange *exchange, json_t *take_problem) {
+    auto_buf struct buf frame = BUF_INIT;
+    struct http_connection *connection = TAKE_PTR(exchange->connection);
+    int status = 400;
+    json_t *error = e2b_connect_answer(exchange, &status, take_problem);
+
+    connect_add(&frame, CONNECT_END, json_pack("{s:o}", "error", error));
+    if (connection)
+        *http_data(connection) = NULL;
+    exchange_done(exchange);
+    if (connection)
+        http_reply(connection, 200, STREAM_TYPE, NULL, frame.data, frame.length);
+}
+
+/* The watcher of a request for events continues without its client; a stream's does not. */
+static void on_gone(struct exchange *exchange) {
+    struct watcher *watcher = exchange->data;
+
+    exchange->data = NULL;
+    exchange_done(exchange);
+    if (!watcher)
+        return;
+    watcher->exchange = NULL;
+    if (watcher->is_stream && !watcher->is_working)
+        free_watcher(watcher);
+}
+
+static struct watcher *watcher_new(struct exchange *exchange, const json_t *message) {
+    struct e2b_box *e2b = e2b_user_ok(exchange) ? e2b_of(exchange) : NULL;
+    const char *path = json_string_value(json_object_get(message, "path"));
+    struct watcher *watcher = NULL;
+
+    if (!path)
+        path = "";
+    char *whole = e2b ? e2b_path(exchange, path) : NULL;
+    if (!whole)
+        return NULL;
+    if (e2b->n_watchers < WATCHERS_MAX)
+        watcher = calloc(1, sizeof *watcher);
+    if (!watcher) {
+        free(whole);
+        exchange_problem(
+            exchange, 429, "quota_exceeded", "a sandbox has at most %u watchers", WATCHERS_MAX);
+        return NULL;
+    }
+    watcher->e2b = e2b;
+    watcher->box = e2b->box;
+    watcher->box->references++;
+    watcher->handle = e2b->box->handle;
+    watcher->loop = e2b->server->loop;
+    watcher->path = whole;
+    watcher->recursive = json_is_true(json_object_get(message, "recursive"));
+    digits_random(10, watcher->id);
+    list_add_tail(&e2b->watchers, &watcher->of_box);
+    e2b->n_watchers++;
+    return watcher;
+}
+
+static void begin(struct exchange *exchange, struct watcher *watcher) {
+    watcher->exchange = exchange;
+    exchange->data = watcher;
+    exchange->gone = on_gone;
+    look(watcher);
+}
+
+void handle_e2b_watch(struct exchange *exchange) {
+    struct http_request *request = http_request_of(exchange->connection);
+    json_t *message = NULL;
+
+    exchange->refused = on_refused;
+    if (connect_take(&request->body, &message) != 1) {
+        exchange_problem(exchange, 400, "request_invalid",
+            "the body is not one message of the Connect protocol with JSON, uncompressed");
+        return;
+    }
+    struct watcher *watcher = watcher_new(exchange, message);
+    json_decref(message);
+    if (!watcher)
+        return;
+    watcher->is_stream = true;
+    begin(exchange, watcher);
+}
+
+void handle_e2b_watcher_create(struct exchange *exchange) {
+    struct watcher *watcher = watcher_new(exchange, exchange->body);
+
+    if (watcher)
+        begin(exchange, watcher);
+}
+
+static struct watcher *find(struct exchange *exchange) {
+    const char *id = json_string_value(json_object_get(exchange->body, "watcherId"));
+    struct e2b_box *e2b = e2b_of(exchange);
+
+    if (!e2b)
+        return NULL;
+    list_for_each(node, &e2b->watchers) {
+        struct watcher *watcher = container_of(node, struct watcher, of_box);
+
+        if (id && !watcher->is_stream && !strcmp(watcher->id, id))
+            return watcher;
+    }
+    exchange_problem(exchange, 404, "not_found", "there is no such watcher");
+    return NULL;
+}
+
+void handle_e2b_watcher_events(struct exchange *exchange) {
+    struct watcher *watcher = find(exchange);
+
+    if (!watcher)
+        return;
+    if (watcher->exchange || watcher->is_working)
+        exchange_problem(exchange, 409, "conflict", "another request asks this watcher");
+    else
+        begin(exchange, watcher);
+}
+
+void handle_e2b_watcher_remove(struct exchange *exchange) {
+    struct watcher *watcher = find(exchange);
+
+    if (!watcher)
+        return;
+    if (watcher->exchange) {
+        exchange_problem(exchange, 409, "conflict", "another request asks this watcher");
+        return;
+    }
+    free_watcher(watcher);
+    exchange_answer(exchange, 200, "{}", NULL);
+}
