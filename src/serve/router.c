@@ -315,8 +315,7 @@ static void take_body_of(struct exchange *exchange, size_t *ret_body_max) {
 
     *ret_body_max = body == BODY_BYTES || body == BODY_FILE ? FILE_MAX : JSON_MAX;
     if (body == BODY_STREAM ||
-        (body == BODY_FILE &&
-            transfer_is_streamed(http_request_of(exchange->connection), &size)))
+        (body == BODY_FILE && transfer_is_streamed(http_request_of(exchange->connection), &size)))
         http_stream_body(exchange->connection);
 }
 
@@ -513,8 +512,8 @@ struct http_connection *router_inner(const struct exchange *parent, unsigned sco
     exchange->tenant = parent->tenant;
     exchange->scopes = parent->scopes & scopes;
     exchange->quotas = parent->quotas;
-    exchange->route = find_route(http_request_of(connection), routes, ARRAY_SIZE(routes),
-        exchange->parameters, &path_known);
+    exchange->route = find_route(
+        http_request_of(connection), routes, ARRAY_SIZE(routes), exchange->parameters, &path_known);
     if (!exchange->route || exchange->route->body == BODY_STREAM) {
         static const struct route none = { "", "", 0, BODY_JSON, no_keys, NULL };
 

@@ -10,8 +10,7 @@
 
 #define BOUNDARY_MAX 70u
 
-bool form_open(
-    struct form *form, const char *type, const void *data, size_t length) {
+bool form_open(struct form *form, const char *type, const void *data, size_t length) {
     static const char wanted[] = "multipart/form-data", key[] = "boundary=";
     const char *p = type ? strcasestr(type, key) : NULL;
     bool is_quoted;
@@ -40,8 +39,7 @@ void form_part_done(struct form_part *part) {
 }
 
 static bool starts_with(const struct form *form, const char *text, size_t length) {
-    return form->length - form->at >= length &&
-           !memcmp(form->data + form->at, text, length);
+    return form->length - form->at >= length && !memcmp(form->data + form->at, text, length);
 }
 
 /* The value of a parameter of a header line: KEY="VALUE", with backslashes before quotes. */
@@ -105,8 +103,7 @@ int form_next(struct form *form, struct form_part *ret_part) {
     buf_add(&delimiter, boundary->data, boundary->length);
     if (buf_failed(&delimiter) || buf_failed(&ret_part->name) || buf_failed(&ret_part->filename))
         return -ENOMEM;
-    end =
-        memmem(ret_part->data, form->length - form->at, delimiter.data, delimiter.length);
+    end = memmem(ret_part->data, form->length - form->at, delimiter.data, delimiter.length);
     if (!end)
         return -EBADMSG;
     ret_part->length = (size_t)(end - ret_part->data);
