@@ -223,7 +223,7 @@ def main():
     parser.add_argument("names", nargs="*", help="adapters to run; none: all")
     parser.add_argument("--update", action="store_true", help="write docs/integrations.md")
     options = parser.parse_args()
-    failed, rows = [], {}
+    failed = []
     for adapter in ADAPTERS:
         if options.names and adapter.name not in options.names:
             continue
@@ -239,11 +239,9 @@ def main():
             failed.append(adapter.name)
         name, _, version = package.partition("==")
         counts = f"{passed} of {passed + wrong} | {skipped}"
-        rows[adapter.framework] = (
-            f"| {adapter.framework} | {name} {version} | {adapter.python} | {counts} |"
-        )
-    if options.update:
-        write(rows)
+        row = f"| {adapter.framework} | {name} {version} | {adapter.python} | {counts} |"
+        if options.update:
+            write({adapter.framework: row})
     if failed:
         print("failed:", ", ".join(failed))
     return 1 if failed else 0

@@ -65,7 +65,10 @@ def own_server():
 def example(name):
     """Runs an example: its output."""
     done = subprocess.run(
-        [sys.executable, "-B", EXAMPLES / name], capture_output=True, text=True, timeout=DEADLINE
+        [sys.executable, "-B", EXAMPLES / name],
+        capture_output=True,
+        text=True,
+        timeout=3 * DEADLINE,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -27,6 +27,9 @@ from inspect_ai.util._sandbox import self_check  # noqa: E402
 from rollbox.integrations.inspect_ai import RollboxConfig  # noqa: E402
 from rollbox.integrations.inspect_ai import RollboxSandboxEnvironment as Environment  # noqa: E402
 
+# The frameworks alone take long to import on a loaded machine.
+pytestmark = pytest.mark.timeout_s(600)
+
 ADDUSER = b"""#!/bin/sh
 [ "$1" = --help ] && { echo BusyBox; exit 0; }
 echo "$2:x:1001:1001::/home/$2:/bin/sh" >>/etc/passwd

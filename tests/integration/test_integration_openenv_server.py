@@ -20,6 +20,9 @@ import uvicorn  # noqa: E402
 from openenv.core.generic_client import GenericEnvClient  # noqa: E402
 from rollbox.integrations.openenv_server import create_app  # noqa: E402
 
+# The frameworks alone take long to import on a loaded machine.
+pytestmark = pytest.mark.timeout_s(600)
+
 POLICY = {"max_memory": "128M"}
 
 

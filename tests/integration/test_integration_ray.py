@@ -21,6 +21,9 @@ from ray.cluster_utils import Cluster  # noqa: E402
 from rollbox import EngineLost, run_many  # noqa: E402
 from rollbox.ray import Pool  # noqa: E402
 
+# The frameworks alone take long to import on a loaded machine.
+pytestmark = pytest.mark.timeout_s(600)
+
 POLICY = {"max_memory": "256M"}
 
 

@@ -19,6 +19,9 @@ import rollbox  # noqa: E402
 import skyrl_gym  # noqa: E402
 from rollbox.integrations import skyrl  # noqa: E402
 
+# The frameworks alone take long to import on a loaded machine.
+pytestmark = pytest.mark.timeout_s(600)
+
 POLICY = {"max_memory": "128M"}
 CASES = {"inputs": ["1\n", "2\n"], "outputs": ["2", "4"]}
 RIGHT = "```python\nprint(int(input()) * 2)\n```"

@@ -21,6 +21,9 @@ from smolagents import CodeAgent, Model, tool  # noqa: E402
 from smolagents.models import ChatMessage, MessageRole  # noqa: E402
 from smolagents.utils import AgentError  # noqa: E402
 
+# The frameworks alone take long to import on a loaded machine.
+pytestmark = pytest.mark.timeout_s(600)
+
 POLICY = {"max_memory": "256M"}
 
 

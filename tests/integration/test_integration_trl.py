@@ -20,6 +20,9 @@ sys.path.insert(0, os.path.join(os.path.dirname(__file__), "../../examples/tutor
 
 import grpo_code_reward as tutorial  # noqa: E402
 
+# The frameworks alone take long to import on a loaded machine.
+pytestmark = pytest.mark.timeout_s(600)
+
 
 def test_the_trainer_learns_from_rewards_of_programs(tmp_path):
     history = tutorial.train(steps=2, output=str(tmp_path))

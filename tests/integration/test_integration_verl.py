@@ -28,6 +28,9 @@ from verl.experimental.agent_loop.tool_agent_loop import AgentState, FunctionCal
 from verl.tools.tool_registry import load_all_tools  # noqa: E402
 from verl.trainer.ppo.reward import get_custom_reward_fn, load_reward_manager  # noqa: E402
 
+# The frameworks alone take long to import on a loaded machine.
+pytestmark = pytest.mark.timeout_s(600)
+
 POLICY = {"max_memory": "128M"}
 RIGHT = "```python\nprint(int(input()) * 2)\n```"
 CASES = json.dumps({"inputs": ["1\n", "2\n"], "outputs": ["2", "4"]})
