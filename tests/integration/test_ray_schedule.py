@@ -349,3 +349,17 @@ def test_scale_hint_asks_for_nodes_that_jobs_would_fill(cluster, pool):
     assert pool.scale_hint() == 6 and cluster.asked == 6
     for future in futures:
         future.cancel()
+
+
+def test_a_node_that_joins_does_not_get_every_new_sandbox(cluster, pool):
+    for _ in range(6):
+        pool.sandbox().close()
+    assert [node.boxes for node in pool._ready_nodes()] == [0, 0]
+    cluster.cpus["third"] = 1
+    until(lambda: len(pool._ready_nodes()) == 3)
+    boxes = [pool.sandbox() for _ in range(6)]
+    assert sorted(box.node for box in boxes) == ["first", "first", "second", "second", "third", "third"]
+    kids = boxes[0].fork(2)
+    assert max(node.boxes for node in pool._ready_nodes()) == 4
+    del kids
+    until(lambda: max(node.boxes for node in pool._ready_nodes()) == 2)

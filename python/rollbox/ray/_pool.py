@@ -13,6 +13,7 @@ import asyncio
 import atexit
 import concurrent.futures
 import contextlib
+import functools
 import itertools
 import logging
 import queue
@@ -58,6 +59,17 @@ class _Node:
         self.lost = False
         self.asked: Optional[float] = None  # when the exchange under way was sent
         self.boxes = 0
+        self._lock = threading.Lock()
+
+    def count(self, change: int) -> None:
+        """Counts sandboxes that this process has handles of."""
+        with self._lock:
+            self.boxes += change
+
+    def adopt(self, box: PoolSandbox, pool: Pool) -> PoolSandbox:
+        """Counts a sandbox until its handle is closed or collected."""
+        self.count(1)
+        return box._adopt_pool(pool, functools.partial(self.count, -1))
 
 
 class Pool:
@@ -446,8 +458,14 @@ class Pool:
             if attempts <= 1 or isinstance(affinity, (str, PoolSandbox, PoolSnapshot)):
                 raise
             return self._create(policy, affinity, lease_ttl, options, attempts - 1)
-        node.boxes += 1
-        return PoolSandbox(node.host, node.name, reference, lease_ttl)._adopt_pool(self)
+        return node.adopt(PoolSandbox(node.host, node.name, reference, lease_ttl), self)
+
+    def _adopt_forks(self, boxes: list[PoolSandbox]) -> list[PoolSandbox]:
+        for box in boxes:
+            node = self._nodes.get(box.node)
+            if node is not None:
+                node.adopt(box, self)
+        return boxes
 
     def publish(
         self,
@@ -540,22 +558,26 @@ class Pool:
             published = self.publish(snapshot)
         else:
             published = self.publish(box)
+        try:
+            return self._fork_published(box, n, published)
+        finally:
+            self._holders.pop(published.digest, None)
+            for node in self._ready_nodes():
+                node.host.call("forget_snapshot", published.digest)
+
+    def _fork_published(self, box: PoolSandbox, n: int, published: Published) -> list[PoolSandbox]:
         names = self.warm(published)
         shares = _shares(n, {name: self._schedule.nodes.get(name, 1) for name in names})
         calls = []
         for name, share in shares.items():
             node = self._node(name)
-            node.boxes += share
             lease = box._lease_s
             calls.append((node, node.host.call("fork_snapshot", published.digest, share, lease)))
         made = []
         for node, call in calls:
             for reference in call.result():
                 handle = PoolSandbox(node.host, node.name, reference, box._lease_s)
-                made.append(handle._adopt_pool(self))
-        for name in names:
-            self._node(name).host.call("forget_snapshot", published.digest)
-        self._holders.pop(published.digest, None)
+                made.append(node.adopt(handle, self))
         return made
 
     def _node(self, name: str) -> _Node:

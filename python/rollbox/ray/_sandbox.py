@@ -182,6 +182,7 @@ class PoolSandbox(Handle):
     """A sandbox on a node of a pool, with the methods of Sandbox."""
 
     _pool: Any = None
+    _release: Any = None
 
     def fork(self, n: int = 1, *, spread: str = "local", **options: Any) -> list[PoolSandbox]:
         """Makes copies of the sandbox, with its processes.
@@ -202,9 +203,8 @@ class PoolSandbox(Handle):
         """
         if spread == "local":
             made: list[PoolSandbox] = self._call("fork", n, **options)
-            for box in made:
-                box._pool = self._pool
-            return made
+            pool = self._pool() if self._pool is not None else None
+            return pool._adopt_forks(made) if pool is not None else made
         if spread != "cluster":
             raise InvalidArgument(
                 f'spread must be "local" or "cluster", not {spread!r}', stage="arguments"
@@ -252,9 +252,18 @@ class PoolSandbox(Handle):
             stage="connect",
         )
 
-    def _adopt_pool(self, pool: Any) -> PoolSandbox:
+    def _adopt_pool(self, pool: Any, release: Any) -> PoolSandbox:
+        """Belongs to a pool: release() is called when it is closed or collected."""
         self._pool = weakref.ref(pool)
+        self._release = weakref.finalize(self, release)
+        self._release.atexit = False
         return self
+
+    def close(self) -> None:
+        """Ends the sandbox. May be called twice; a lost node is fine."""
+        super().close()
+        if self._release is not None:
+            self._release()
 
     def __del__(self) -> None:
         # The lease ends by itself; the pool's thread may do it sooner.
@@ -305,6 +314,8 @@ class AsyncHandle:
             handle._closed = True
             with contextlib.suppress(EngineLost):
                 await asyncio.wrap_future(handle._host.call("drop", [handle._reference.target]))
+            if isinstance(handle, PoolSandbox) and handle._release is not None:
+                handle._release()
 
     async def __aenter__(self) -> AsyncHandle:
         return self
