@@ -62,7 +62,6 @@ DIFFERENCES = {
     "mknod of a device": "a user namespace makes no devices",
     "raw socket": "ping needs none; other uses would forge packets",
     "unshare --user": "it would reach much more of the kernel; Docker's seccomp profile refuses it, too",
-    "the host name in /proc/sys": "not there yet; hostname and uname tell it",
     "host name resolves": "crun alone writes no /etc/hosts; container engines do",
     "service nginx start": CGROUP + "nginx uses [sendfile](system-calls.md), and sends empty pages",
     "fakeroot": CGROUP + "queues of System V; fakeroot-tcp works",
