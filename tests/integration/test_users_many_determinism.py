@@ -197,3 +197,21 @@ os.chmod("/tmp", 0o1777); as_user(1001, work)
         assert rollbox("exec", "box", "--", "true").returncode == 0
     finally:
         rollbox("engine", "stop")
+
+
+# Init has sys_admin, sys_ptrace and sys_resource in the sandbox's user namespace.
+@pytest.mark.parametrize("mode", ["offset", "virtual"])
+def test_commands_have_none_of_inits_rights(store, mode):
+    program = r"""
+import ctypes
+libc = ctypes.CDLL(None, use_errno=True)
+lines = dict(line.split(":\t") for line in open("/proc/self/status").read().splitlines())
+say([name for name in ("CapPrm", "CapEff", "CapBnd") if int(lines[name], 16) & (1 << 19 | 1 << 21 | 1 << 24)])
+limits = (ctypes.c_ulong * 2)(10, 10)
+say([libc.ptrace(0x4206, 1, 0, 0), libc.prlimit(1, 7, limits, None), libc.unshare(0x20000),
+     libc.mount(b"none", b"/tmp", b"tmpfs", 0, None), libc.syscall(317, 1, 8, None)])
+for name in ("mem", "environ", "maps", "auxv", "fd", "root"):
+    attempt(os.listdir if name in ("fd", "root") else open, "/proc/1/" + name)
+"""
+    expected = ["[]", "[-1, -1, -1, -1, -1]", *["Permission denied"] * 6]
+    assert run_python(store, program, *MODES[mode]).splitlines() == expected
