@@ -8,7 +8,7 @@
 JOBS ?= $(shell nproc)
 PYTHON := .venv/bin/python
 INSTALL := $(PYTHON) -m pip install --quiet --no-build-isolation --no-deps --no-index --force-reinstall
-VENV_PACKAGES := cloudpickle meson-python numpy pytest pytest-xdist uvloop
+VENV_PACKAGES := cloudpickle meson-python numpy opentelemetry-proto pytest pytest-xdist uvloop
 # For developers, who have the repository. In a virtual environment of their own: they may need a
 # later Python than the package does.
 LINT_PACKAGES := mypy==2.4.1 ruff==0.17.6
@@ -104,7 +104,7 @@ integrations: all
 	@PYTHONPATH=tests/integration $(PYTHON) -B tests/integration/network_clients.py --update --python $$(.venv-clients/bin/python -c 'import sysconfig; print(sysconfig.get_path("platlib"))')
 	@tools/setup integrations
 	@tools/dist build
-	@ROLLBOX_SOAK=1 .venv/bin/pytest -q -p no:cacheprovider tests/integration/test_containerfile.py tests/integration/test_terminal_task.py
+	@ROLLBOX_SOAK=1 .venv/bin/pytest -q -p no:cacheprovider tests/integration/test_containerfile.py tests/integration/test_terminal_task.py tests/integration/test_collectors.py
 	@tools/deb
 
 bench: all wheel

@@ -12,6 +12,7 @@ LEVEL = {
     "base": 0,
     "sys": 1,
     "loop": 1,
+    "trace": 1,
     "image": 1,
     "policy": 2,
     "guest": 2,
@@ -26,6 +27,7 @@ LEVEL = {
     "build": 6,
     "cli": 6,
     "http_client": 6,
+    "otlp": 6,
     "serve": 6,
 }
 

@@ -29,6 +29,7 @@ from ._core.errors import __all__ as _errors
 from ._core.policy import Policy
 from ._core.record import Record, RecordWarning
 from ._core.result import Outcome, Result, RunFailed
+from ._core.tracing import labels, traceparent
 from ._core.trajectory import (
     Action,
     Child,
@@ -139,8 +140,10 @@ __all__ = [
     "images",
     "iter_many",
     "iter_many_async",
+    "labels",
     "run_many",
     "run_many_async",
+    "traceparent",
     *_errors,
 ]
 

@@ -11,8 +11,9 @@ import atexit
 import contextlib
 import os
 import threading
+import urllib.parse
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Callable, Optional, TypeVar, Union, cast
 
 from ._core.connection import LOST_ERRORS, Connection, PendingRun, forget_connections, pending_runs
@@ -25,6 +26,16 @@ from ._core.result import Result
 
 _T = TypeVar("_T")
 _Path = Union[str, "os.PathLike[str]"]
+
+
+_AMOUNTS: dict[str, Callable[[dict[str, Any]], float]] = {
+    "cpu_s": lambda row: row["cpu_ms"] / 1000,
+    "gib_s": lambda row: row["gib_s"],
+    "disk_gib_s": lambda row: row["disk_gib_s"],
+    "snapshot_gib_s": lambda row: row["snapshot_gib_s"],
+    "call": lambda row: row["runs"] + row["commands"],
+}
+"""What has a price, and its amount in a row of usage."""
 
 
 def _pair(
@@ -172,6 +183,78 @@ class Engine:
         listing = self.attempt(lambda connection: connection.json("rollbox_sandbox_stats"))
         sandboxes: list[dict[str, Any]] = listing["sandboxes"]
         return sandboxes
+
+    def usage(self, by: str = "tenant", label: Optional[str] = None) -> list[dict[str, Any]]:
+        """Sums what runs and sandboxes on a server have used.
+
+        Args:
+            by: "rollout", "label", "tenant", "sandbox" or "lease". "rollout" is the label of that
+                name (`labels`).
+            label: With "label": the values of this label alone.
+
+        Returns:
+            For each a dict with cpu_ms, gib_s, disk_gib_s, snapshot_gib_s, wall_ms, runs,
+            commands, running_s, paused_s, hibernated_s, bytes_in and bytes_out, and with cost if
+            the server has prices.
+
+        Raises:
+            FeatureMissing: This is an engine of this machine, which keeps no sums.
+            InvalidArgument: by is not known.
+            EngineLost: The server is gone.
+        """
+        if self.remote is None:
+            raise FeatureMissing(
+                "an engine of this machine keeps no sums of what was used; a server does, and "
+                "`rollbox cost` reads those of trajectories",
+                stage="arguments",
+            )
+        query = {"by": by} if label is None else {"by": by, "label": label}
+        answer = self.remote.ask("GET", "/v1/usage?" + urllib.parse.urlencode(query))
+        rows: list[dict[str, Any]] = answer["usage"]
+        return rows
+
+    def cost(
+        self,
+        by: str = "rollout",
+        *,
+        label: Optional[str] = None,
+        prices: Optional[Mapping[str, float]] = None,
+    ) -> dict[str, Any]:
+        """Sums what runs and sandboxes on a server cost.
+
+        Args:
+            by: As for `usage`.
+            label: As for `usage`.
+            prices: Prices of cpu_s, gib_s, disk_gib_s, snapshot_gib_s and call; None: the server's.
+
+        Returns:
+            A dict with rows (as of `usage`, each with cost), count, total, and per_million: the
+            cost of a million of these rows at their mean.
+
+        Raises:
+            FeatureMissing: As for `usage`.
+            InvalidArgument: There are no prices, or a key of them is not known.
+
+        Example:
+            >>> engine.cost(prices={"cpu_s": 1.4e-5})["per_million"]  # doctest: +SKIP
+            3.1
+        """
+        if prices is not None and not set(prices) <= set(_AMOUNTS):
+            raise InvalidArgument(
+                f"prices may have {', '.join(_AMOUNTS)}, not {', '.join(prices)}", stage="arguments"
+            )
+        rows = self.usage(by, label)
+        for row in rows:
+            if prices is not None:
+                row["cost"] = sum(prices.get(key, 0) * of(row) for key, of in _AMOUNTS.items())
+            elif "cost" not in row:
+                raise InvalidArgument(
+                    "the server has no prices: give some, or start it with --prices",
+                    stage="arguments",
+                )
+        total = sum(row["cost"] for row in rows)
+        mean = total / len(rows) if rows else 0.0
+        return {"rows": rows, "count": len(rows), "total": total, "per_million": mean * 1e6}
 
     def fork_group(
         self, boxes: Sequence[Any], n: int = 1, *, same_seed: bool = False

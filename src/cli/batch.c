@@ -35,6 +35,7 @@
 #include "cli/record_report.h"
 #include "cli/results.h"
 #include "cli/signals.h"
+#include "cli/trace.h"
 
 #define MAX_JOBS 100000
 #define DEFAULT_RETRIES 2
@@ -302,6 +303,8 @@ static void take_ended(struct batch *batch) {
         batch->n_running--;
         int r = rollbox_wait(job->run, 0, &result);
         end_record(batch, job, r < 0 ? NULL : result);
+        if (r >= 0)
+            cli_trace(batch->options, result, NULL, NULL, 0);
         if (r < 0) {
             error = (struct rollbox_error){ .code = ROLLBOX_ERR_INTERNAL,
                 .error_number = -r,

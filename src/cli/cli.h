@@ -40,6 +40,7 @@ int cmd_logs(const struct options *options);
 int cmd_forward(const struct options *options);
 int cmd_port(const struct options *options);
 int cmd_stats(const struct options *options);
+int cmd_cost(const struct options *options);
 int cmd_sandbox(const struct options *options);
 int cmd_image(const struct options *options);
 int cmd_record(const struct options *options);

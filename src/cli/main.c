@@ -364,6 +364,12 @@ static const struct command commands[] = {
         "Example, in an agent's configuration: {\"mcpServers\": {\"rollbox\": {\"command\": "
         "\"rollbox\", \"args\": [\"mcp\"]}}}\n",
         COMMAND_MCP, 0, 0, cmd_mcp, 0 },
+    { "cost", "[TRAJECTORY...]",
+        "show what rollouts, tenants or sandboxes used, and what that costs",
+        "The sums are those of the server that --engine URL names, or of the commands in "
+        "trajectories.\n"
+        "Example: rollbox --engine https://sandboxes.example cost --by rollout --per-million\n",
+        COMMAND_COST, 0, -1, cmd_cost, 0 },
     { "token create", "", "make a token for clients of rollbox serve, and print it",
         "It is printed once: the file has only its digest.\n", COMMAND_TOKEN_CREATE, 0, 0,
         cmd_token, 0 },

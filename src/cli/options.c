@@ -391,8 +391,25 @@ const struct option option_table[] = {
         "start N engines, and share the sandboxes out by load (default 1)" },
     { OPTION_ENGINE_PER_TENANT, 0, "engine-per-tenant", NULL, OPTION_FLAG, COMMAND_SERVE, NULL,
         "start an engine for each tenant" },
-    { OPTION_PRICES, 0, "prices", "FILE", OPTION_FILE, COMMAND_SERVE, NULL,
+    { OPTION_PRICES, 0, "prices", "FILE", OPTION_FILE, COMMAND_SERVE | COMMAND_COST, NULL,
         "a price table, for the cost of what is used; see docs/how-to/observability.md" },
+    { OPTION_COST_BY, 0, "by", "KIND", OPTION_TEXT, COMMAND_COST, NULL,
+        "a row for each rollout, tenant, sandbox, lease, label, or value of the label KIND "
+        "(default: tenant)" },
+    { OPTION_PER_MILLION, 0, "per-million", NULL, OPTION_FLAG, COMMAND_COST, NULL,
+        "also the cost of a million of the rows, at their mean" },
+    { OPTION_LABEL, 0, "label", "K=V", OPTION_TEXT, COMMAND_RUN | COMMAND_CREATE, NULL,
+        "a label for a server's costs and traces, such as rollout=17; repeat it for more" },
+    { OPTION_TRACE, 0, "trace", NULL, OPTION_FLAG, COMMAND_RUN | COMMAND_EXEC, NULL,
+        "on a server: the program gets TRACEPARENT of its span in its environment" },
+    { OPTION_OTLP_ENDPOINT, 0, "otlp-endpoint", "URL", OPTION_TEXT, COMMAND_SERVE, NULL,
+        "send traces to this OpenTelemetry collector (OTLP/HTTP), such as http://localhost:4318" },
+    { OPTION_OTLP_SERVICE_NAME, 0, "otlp-service-name", "NAME", OPTION_TEXT, COMMAND_SERVE, NULL,
+        "the service's name in traces (default rollbox)" },
+    { OPTION_OTLP_SAMPLER, 0, "otlp-sampler", "NAME", OPTION_TEXT, COMMAND_SERVE, NULL,
+        "which traces are recorded (default parentbased_always_on)" },
+    { OPTION_OTLP_SAMPLER_ARG, 0, "otlp-sampler-arg", "RATIO", OPTION_TEXT, COMMAND_SERVE, NULL,
+        "the part of the traces for parentbased_traceidratio" },
     { OPTION_CERTIFICATE, 0, "certificate", "KIND:NAME", OPTION_TEXT, COMMAND_TOKEN_CREATE, NULL,
         "no secret: for clients whose certificate has this alternative name; KIND is DNS, URI or "
         "email" },
@@ -535,8 +552,9 @@ static int check_option(const struct options *options, struct option_use *use) {
     case OPTION_FLAG:
         break;
     case OPTION_TEXT:
-        if (option->id == OPTION_ENV && (value[0] == '=' || !strchr(value, '='))) {
-            cli_fail(options, "--env %s: must be NAME=VALUE", value);
+        if ((option->id == OPTION_ENV || option->id == OPTION_LABEL) &&
+            (value[0] == '=' || !strchr(value, '='))) {
+            cli_fail(options, "--%s %s: must be NAME=VALUE", option->name, value);
             return -EINVAL;
         }
         break;

@@ -22,7 +22,7 @@ static const struct {
     const char *name, *variable;
 } leading[] = { { "--engine", "ROLLBOX_ENGINE" }, { "--token-file", "ROLLBOX_TOKEN_FILE" },
     { "--ca", "ROLLBOX_CA" }, { "--client-cert", "ROLLBOX_CLIENT_CERT" },
-    { "--client-key", "ROLLBOX_CLIENT_KEY" } };
+    { "--client-key", "ROLLBOX_CLIENT_KEY" }, { "--traceparent", "TRACEPARENT" } };
 
 /* Reads a leading option. Returns its number of arguments, 0 for another word, or -1 after an error
  * message. */
@@ -37,7 +37,7 @@ static int take_leading(char **argv) {
             cli_fail(NULL, "%s: %s", leading[i].name,
                 i == 0 ? "before the command it is the address of a server: http://, https:// or "
                          "unix:PATH"
-                       : "needs a file");
+                       : "needs a value");
             return -1;
         }
         if (setenv(leading[i].variable, value, 1) < 0) {
@@ -104,6 +104,7 @@ static int create_body(const struct options *options, json_t *body) {
     json_object_set_new(body, "policy", json_loadb(policy.text, policy.length, 0, NULL));
     cli_policy_done(&policy);
     set_text(body, "name", options_text(options, OPTION_NAME));
+    remote_add_labels(options, body);
     if (automatic && !strcmp(automatic, "changed"))
         json_object_set_new(
             body, "auto_snapshots", json_integer(keep ? (json_int_t)keep->count : 16));
@@ -291,7 +292,7 @@ static int call_list(const struct options *options) {
 /* They use no engine, or find a server by themselves. */
 #define LOCAL_COMMANDS                                                                             \
     (COMMAND_HELP | COMMAND_VERSION | COMMAND_COMPLETION | COMMAND_POLICY_CHECK |                  \
-        COMMAND_NET_TEST | COMMAND_MCP | TOKEN_COMMANDS)
+        COMMAND_NET_TEST | COMMAND_MCP | TOKEN_COMMANDS | COMMAND_COST)
 
 static int call_remote(const struct options *options) {
     unsigned __int128 bit = options->command->bit;
@@ -321,6 +322,10 @@ static int call_remote(const struct options *options) {
         "it is not offered by a server; leave --engine and $ROLLBOX_ENGINE (%s) out to use this "
         "machine",
         getenv("ROLLBOX_ENGINE"));
+}
+
+bool remote_is_named(void) {
+    return remote_is_url(getenv("ROLLBOX_ENGINE"));
 }
 
 bool remote_command(const struct options *options, int *ret_status) {

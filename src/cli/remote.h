@@ -25,6 +25,8 @@ int remote_find_program(struct buf *path);
 
 /* Whether the command is for a server: then *ret_status is its exit status. */
 bool remote_command(const struct options *options, int *ret_status);
+/* Whether the environment names a server. */
+bool remote_is_named(void);
 
 /* ---- requests ---- */
 
@@ -57,6 +59,9 @@ int remote_fail(const struct options *options, const struct remote_answer *answe
 
 /* Appends a component of a path, percent-encoded; with `slashes` these stay. */
 void remote_path_add(struct buf *to, const char *text, bool slashes);
+
+/* Puts the labels of --label, and --trace, into a request's body. */
+void remote_add_labels(const struct options *options, json_t *body);
 
 /* ---- commands ---- */
 

@@ -154,6 +154,26 @@ static int refuse_terminal(const struct options *options) {
                : 0;
 }
 
+void remote_add_labels(const struct options *options, json_t *body) {
+    json_t *labels = json_object();
+
+    for (size_t i = 0; i < options->n_uses; i++) {
+        const char *pair = options->uses[i].value, *value;
+
+        if (options->uses[i].option->id != OPTION_LABEL)
+            continue;
+        value = strchr(pair, '=') + 1;
+        auto_free char *name = strndup(pair, (size_t)(value - pair) - 1);
+        if (name)
+            json_object_set_new(labels, name, json_string(value));
+    }
+    if (json_object_size(labels))
+        json_object_set(body, "labels", labels);
+    json_decref(labels);
+    if (options_has(options, OPTION_TRACE))
+        json_object_set_new(body, "trace", json_true());
+}
+
 int remote_run(const struct options *options) {
     struct cli_policy policy;
     struct remote_answer answer;
@@ -167,6 +187,7 @@ int remote_run(const struct options *options) {
         return status;
     json_t *body = json_pack("{s:o?}", "policy", json_loadb(policy.text, policy.length, 0, NULL));
     cli_policy_done(&policy);
+    remote_add_labels(options, body);
     status = add_argv(options, body, 0);
     if (!status && !isatty(STDIN_FILENO))
         status = add_stdin(options, body);
@@ -202,6 +223,7 @@ static int exec_body(const struct options *options, json_t *body) {
         json_object_set_new(body, "cwd", json_string(options_text(options, OPTION_CWD)));
     if (options_text(options, OPTION_USER))
         json_object_set_new(body, "user", json_string(options_text(options, OPTION_USER)));
+    remote_add_labels(options, body);
     json_t *env = json_object();
     for (size_t i = 0; i < options->n_uses; i++) {
         const char *pair = options->uses[i].value;

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/clock.h"
 #include "cli/cli.h"
 #include "cli/outcome.h"
 #include "cli/policy.h"
@@ -20,6 +21,7 @@
 #include "cli/shell.h"
 #include "cli/template.h"
 #include "cli/view.h"
+#include "cli/trace.h"
 
 /* Moves the streams until the run has ended and nothing is left in its pipes. */
 static void move_streams(struct copy_stream *pump, struct rollbox_run *run) {
@@ -45,7 +47,8 @@ static void move_streams(struct copy_stream *pump, struct rollbox_run *run) {
 
 /* Reports the result, whose output is in the relays. */
 static int conclude_run(const struct options *options, struct copy_stream *pump,
-    struct rollbox_run *run, const struct cli_policy *policy) {
+    struct rollbox_run *run, const struct cli_policy *policy, const char *const *argv,
+    int64_t asked_ns) {
     const struct stdio_relay *out = &pump->relays[STREAM_OUT], *err = &pump->relays[STREAM_ERR];
     const struct rollbox_result *end_sequence;
 
@@ -65,6 +68,7 @@ static int conclude_run(const struct options *options, struct copy_stream *pump,
         result.processes_peak = MAX(result.processes_peak, 1u);
         result.error = (struct rollbox_error){ .code = ROLLBOX_OK };
     }
+    cli_trace(options, &result, argv ? argv[0] : NULL, NULL, asked_ns);
     if (!options_has(options, OPTION_JSON)) {
         outcome_hint_network(options, &result, err->tail, err->tail_length);
         return outcome_status(options, &result, policy->max_output_bytes);
@@ -85,6 +89,7 @@ static int run_plan(const struct options *options, struct rollbox_engine *engine
     int theirs[N_STREAMS] = { -EBADF, -EBADF, -EBADF }, status = 0;
     struct rollbox_error error = { 0 };
     struct rollbox_run *handle = NULL;
+    const int64_t asked_ns = clock_now_ns();
     struct copy_stream pump;
 
     copy_stream_init(&pump, engine);
@@ -109,7 +114,7 @@ static int run_plan(const struct options *options, struct rollbox_engine *engine
         close_fd(&theirs[i]);
     if (!status) {
         move_streams(&pump, handle);
-        status = conclude_run(options, &pump, handle, policy);
+        status = conclude_run(options, &pump, handle, policy, argv, asked_ns);
     }
     copy_stream_done(&pump);
     rollbox_run_free(handle);

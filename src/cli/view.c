@@ -19,6 +19,7 @@
 #include "cli/outcome.h"
 #include "cli/signals.h"
 #include "cli/terminal.h"
+#include "cli/trace.h"
 
 /* A shell, with its command as $1, or without one. */
 #define SHELL_OF_STRING                                                                            \
@@ -181,6 +182,11 @@ static int write_rest(const struct view *view, const struct stdio_relay *relay, 
                                 : 0;
 }
 
+static void trace(const struct options *options, const struct rollbox_result *result) {
+    cli_trace(options, result, options->n_rest > 1 ? options->rest[1] : NULL,
+        options->n_rest ? options->rest[0] : "", 0);
+}
+
 /* The command's end as ours. */
 static int conclude(struct view *view, uint64_t output_limit) {
     const struct stdio_relay *out = &view->pump.relays[STREAM_OUT],
@@ -197,6 +203,8 @@ static int conclude(struct view *view, uint64_t output_limit) {
     int status = copy_stream_result(&view->pump, view->options, view->run, &result);
     if (status)
         return status;
+    if (!view->attached)
+        trace(view->options, result);
     if (options_has(view->options, OPTION_JSON))
         return outcome_print_json(view->options, result, view->id);
     status = write_rest(view, out, STDOUT_FILENO, result->stdout_data, result->stdout_length);

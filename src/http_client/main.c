@@ -6,10 +6,11 @@
  *   rollbox-http [--header TEXT]... METHOD URL
  *
  * The URL is http://, https://, or unix:PATH with "#" and the path of the request after it. The
- * body is standard input. Standard output gets a line with the status and the type of the answer,
- * and the answer's body as it arrives. Files are named by the environment: ROLLBOX_TOKEN_FILE,
- * ROLLBOX_CA, ROLLBOX_CLIENT_CERT and ROLLBOX_CLIENT_KEY. Exit status: 0 after a complete answer;
- * else 1 with a line on standard error.
+ * body is standard input. TRACEPARENT of the environment becomes the header traceparent. Standard
+ * output gets a line with the status and the type of the answer, and the answer's body as it
+ * arrives. Files are named by the environment: ROLLBOX_TOKEN_FILE, ROLLBOX_CA, ROLLBOX_CLIENT_CERT
+ * and ROLLBOX_CLIENT_KEY. Exit status: 0 after a complete answer; else 1 with a line on standard
+ * error.
  *
  *   rollbox-http mcp URL
  *
@@ -81,6 +82,17 @@ static int add_token(struct curl_slist **headers) {
     if (header.data)
         explicit_bzero(header.data, header.length);
     return added ? 0 : request_fail(path, "out of memory");
+}
+
+/* The span to which the request belongs. */
+static bool add_parent(struct curl_slist **headers) {
+    const char *parent = getenv("TRACEPARENT");
+    auto_buf struct buf header = BUF_INIT;
+
+    if (!parent || !*parent || parent[strspn(parent, "0123456789abcdef-")])
+        return true;
+    buf_printf(&header, "traceparent: %s", parent);
+    return !buf_failed(&header) && request_add_header(headers, header.data);
 }
 
 static void set_files(CURL *curl) {
@@ -175,7 +187,7 @@ int main(int argc, char **argv) {
         return request_fail("libcurl", "it cannot be started");
     if (argc == 3 && !strcmp(argv[1], "mcp"))
         return mcp_main(argv[2]);
-    bool ok = true;
+    bool ok = add_parent(&headers);
     for (; ok && i + 1 < argc && !strcmp(argv[i], "--header"); i += 2)
         ok = request_add_header(&headers, argv[i + 1]);
     if (!ok || argc - i != 2)

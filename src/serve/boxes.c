@@ -94,6 +94,8 @@ struct box *box_restore(struct server *server, struct tenant *tenant, const char
 
 struct box *box_unref(struct box *box) {
     if (box && --box->references == 0) {
+        if (box->freed)
+            box->freed(box);
         rollbox_sandbox_free(box->handle);
         for (size_t i = 0; i < box->n_old_handles; i++)
             rollbox_sandbox_free(box->old_handles[i]);

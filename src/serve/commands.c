@@ -26,6 +26,7 @@
 #include "serve/engine_link.h"
 #include "serve/events.h"
 #include "serve/metrics.h"
+#include "serve/traces.h"
 #include "serve/usage.h"
 
 #define WAIT_MAX_S 3600
@@ -36,9 +37,9 @@
 
 const char *const run_keys[] = { "policy", "argv", "code", "language", "env", "cwd", "stdin",
     "stdin_base64", "files", "timeout_ms", "output_limit", "labels", "priority", "queue_timeout_ms",
-    NULL };
+    "trace", NULL };
 const char *const exec_keys[] = { "argv", "code", "language", "env", "cwd", "user", "stdin",
-    "stdin_base64", "files", "timeout_ms", "output_limit", "tty", "stdin_open", NULL };
+    "stdin_base64", "files", "timeout_ms", "output_limit", "tty", "stdin_open", "trace", NULL };
 
 /* ---- the command of a body ---- */
 
@@ -118,6 +119,26 @@ static bool take_argv(struct exchange *exchange, struct command *command) {
             return invalid(exchange, "argv must be a list of strings without NUL");
         command->argv[i] = json_string_value(word);
     }
+    return true;
+}
+
+/* With "trace", TRACEPARENT of the command's span becomes one of its variables. */
+static bool take_trace(struct exchange *exchange) {
+    char text[TRACE_TEXT + 1];
+    struct trace_context context;
+    bool is_asked = false;
+
+    traces_command_begins(exchange);
+    if (!exchange_boolean(exchange, "trace", &is_asked))
+        return false;
+    if (!is_asked || !traces_for_guest(exchange, &context))
+        return true;
+    trace_context_write(&context, text);
+    if (!json_object_get(exchange->body, "env"))
+        json_object_set_new(exchange->body, "env", json_object());
+    json_t *env = json_object_get(exchange->body, "env");
+    if (json_is_object(env) && !json_object_get(env, "TRACEPARENT"))
+        json_object_set_new(env, "TRACEPARENT", json_string(text));
     return true;
 }
 
@@ -212,7 +233,7 @@ struct command *command_read(struct exchange *exchange) {
         return NULL;
     }
     command->timeout_ms = command->output_limit = -1;
-    if (take_argv(exchange, command) && take_env(exchange, command) &&
+    if (take_argv(exchange, command) && take_trace(exchange) && take_env(exchange, command) &&
         take_files(exchange, command) && take_stdin(exchange, command) &&
         exchange_string(exchange, "cwd", &command->cwd) &&
         exchange_string(exchange, "user", &command->user) && take_timeout(exchange, command) &&
@@ -268,6 +289,7 @@ bool command_terminal(
 void command_ended(struct exchange *exchange, const char *id, const struct rollbox_result *result) {
     usage_ended(exchange, result);
     metrics_command(exchange, result);
+    traces_command_ended(exchange, id, result);
     if (exchange->box)
         events_of_box(exchange->box, "exec.ended",
             json_pack("{s:s?, s:s, s:o}", "exec", id, "outcome",
@@ -312,7 +334,9 @@ static void watch(struct exchange *first, const char *id) {
     exchange->tenant = first->tenant;
     exchange->box = first->box;
     exchange->box->references++;
-    exchange->seen.asked_ns = first->seen.asked_ns;
+    exchange->seen = first->seen;
+    exchange->seen.is_request = false;
+    exchange->body = json_incref(first->body);
     admission_move(first, exchange);
     exchange->server->n_exchanges++;
     list_init(&exchange->of_operation);

@@ -22,8 +22,9 @@ struct config_list {
 };
 
 struct config {
-    struct config_list listen, host, engine, quota;
+    struct config_list listen, host, engine, quota, otlp_header;
     const char *tokens, *state, *prices;
+    const char *otlp_endpoint, *otlp_service_name, *otlp_sampler, *otlp_sampler_arg;
     const char *tls_cert, *tls_key, *tls_client_ca;
     bool tls_client_required, insecure, engine_per_tenant;
     int64_t engines, drain_s;

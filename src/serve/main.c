@@ -27,6 +27,7 @@
 #include "serve/listen.h"
 #include "serve/server.h"
 #include "serve/store_worker.h"
+#include "serve/traces.h"
 #include "serve/usage.h"
 #include "sys/limits.h"
 
@@ -48,6 +49,7 @@ static int complain(const char *doing, const char *what, int error_number) {
 static void on_end(struct loop_timer *timer) {
     (void)timer;
     listen_remove();
+    traces_stop();
     engines_stop(the_server);
     /* A private engine ends with its connection, and every sandbox with it. */
     _exit(0);
@@ -213,6 +215,8 @@ int main(int argc, char **argv) {
     server.store_socket = store_worker_start();
     if (server.store_socket < 0)
         return complain("cannot ", "start a process", -server.store_socket);
+    if (traces_start(&server, &config))
+        return 1;
     if (engines_start(&server, &config) || (config.state && state_open(&server, config.state)) ||
         listen_start(&server, &config) || start(&server, &config))
         return 1;

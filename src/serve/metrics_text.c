@@ -13,6 +13,7 @@
 #include "serve/metrics.h"
 #include "serve/series.h"
 #include "serve/tenant_metrics.h"
+#include "serve/traces.h"
 #include "serve/usage.h"
 
 #define SCRAPE_NS (INT64_C(1000) * 1000000)
@@ -267,6 +268,7 @@ static void add_engines(struct buf *to, struct server *server, const json_t *eng
 }
 
 static void add_server(struct buf *to, const struct server *server) {
+    uint64_t exported, dropped;
     unsigned leases = 0;
 
     list_for_each(node, &server->leases)
@@ -281,6 +283,12 @@ static void add_server(struct buf *to, const struct server *server) {
     buf_printf(to, "rollbox_leases %u\n", leases);
     begin(to, "rollbox_draining", "gauge", "Whether the server takes no new work.");
     buf_printf(to, "rollbox_draining %d\n", (int)server->draining);
+    if (!traces_counts(&exported, &dropped))
+        return;
+    begin(to, "rollbox_otlp_exported_total", "counter", "Spans that the collector has taken.");
+    buf_printf(to, "rollbox_otlp_exported_total %llu\n", (unsigned long long)exported);
+    begin(to, "rollbox_otlp_dropped_total", "counter", "Spans that were dropped.");
+    buf_printf(to, "rollbox_otlp_dropped_total %llu\n", (unsigned long long)dropped);
 }
 
 /* ---- asking ---- */

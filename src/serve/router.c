@@ -15,6 +15,7 @@
 #include "serve/events.h"
 #include "serve/metrics.h"
 #include "serve/tenants.h"
+#include "serve/traces.h"
 #include "serve/usage.h"
 
 #define JSON_MAX ((size_t)16 << 20)
@@ -471,6 +472,7 @@ static void on_request(struct http_connection *connection) {
     if (!exchange)
         return;
     exchange->has_begun = true;
+    traces_request(exchange);
     if (exchange->server->draining && exchange->route->scope &&
         strcmp(exchange->route->method, "GET") && strcmp(exchange->route->method, "DELETE")) {
         exchange_problem(exchange, 503, "draining",

@@ -10,6 +10,7 @@
 #include "serve/command.h"
 #include "serve/engines.h"
 #include "serve/events.h"
+#include "serve/traces.h"
 #include "serve/usage.h"
 #include "serve/tenants.h"
 
@@ -106,6 +107,7 @@ static void on_created(struct rollbox_run *run, void *userdata) {
         box->is_detached = true;
         state_keep_box(exchange->server, box);
     }
+    traces_box_created(box, exchange, NULL);
     events_of_box(box, "sandbox.created", NULL);
     answer = json_pack("{s:s, s:O?}", "name", box->name, "labels", box->labels);
     auto_free char *text = json_dumps(answer, JSON_COMPACT);
@@ -313,13 +315,15 @@ void handle_label(struct exchange *exchange) {
 }
 
 /* Publishes a call that has changed a sandbox as an event. */
-static void tell_change(const struct exchange *exchange, const json_t *answer) {
+static void tell_change(struct exchange *exchange, const json_t *answer) {
     const char *call = strrchr(exchange->route->path, '/') + 1;
     auto_buf struct buf type = BUF_INIT;
 
     if (strcmp(exchange->route->method, "POST") != 0)
         return;
     buf_printf(&type, "sandbox.%s", !strcmp(call, "snapshots") ? "snapshot" : call);
+    traces_call_ended(exchange, type.data ? type.data + strlen("sandbox.") : "call",
+        json_string_value(json_object_get(answer, "id")));
     if (!buf_failed(&type))
         events_of_box(exchange->box, type.data,
             json_pack("{s:O?, s:s?}", "snapshot", json_object_get(answer, "id"), "exec",
@@ -384,6 +388,10 @@ static void on_dropped(struct rollbox_run *run, void *userdata) {
     exchange_answer(exchange, 204, "", NULL);
 }
 
+static const char *exchange_snapshot(const struct exchange *exchange) {
+    return json_string_value(json_object_get(exchange->body, "snapshot"));
+}
+
 static void on_forked(struct rollbox_run *run, void *userdata) {
     struct exchange *exchange = userdata;
     json_t *answer = answer_of(exchange, run), *names;
@@ -393,6 +401,7 @@ static void on_forked(struct rollbox_run *run, void *userdata) {
         return;
     n = json_array_size(json_object_get(answer, "sandboxes"));
     json_decref(answer);
+    traces_call_ended(exchange, "fork", exchange_snapshot(exchange));
     names = json_array();
     for (size_t i = 0; i < n; i++) {
         struct rollbox_sandbox *handle = NULL;
@@ -410,6 +419,7 @@ static void on_forked(struct rollbox_run *run, void *userdata) {
             state_keep_box(exchange->server, box);
         box->labels = json_deep_copy(exchange->box->labels);
         box->policy = json_incref(exchange->box->policy);
+        traces_box_created(box, exchange, exchange->box);
         events_of_box(box, "sandbox.created", json_pack("{s:s}", "fork_of", exchange->box->name));
         json_array_append_new(names, json_string(name));
     }

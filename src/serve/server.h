@@ -25,6 +25,7 @@
 #include "serve/quota.h"
 #include "serve/tls.h"
 #include "serve/tokens.h"
+#include "trace/context.h"
 
 #define SERVER_NAME_MAX 47 /* of a sandbox: the engine's name has the tenant's before it */
 #define SERVER_BUCKETS 1024
@@ -67,6 +68,8 @@ struct box {
     struct amounts held;                /* of its tenant's quotas: the limits of its policy */
     struct e2b_box *e2b;                /* what E2B's clients have of it; NULL: nothing */
     void (*forgotten)(struct box *box); /* frees that */
+    struct box_trace *trace;            /* NULL: none */
+    void (*freed)(struct box *box);     /* NULL: nothing */
     bool is_gone;                       /* not in the table any more */
 };
 
@@ -144,11 +147,12 @@ struct operation;
 typedef void exchange_answered(struct operation *operation, int status, const char *type,
     const char *headers, const char *body);
 
-/* Of a request, for the metrics. */
+/* Of a request, for metrics and traces. */
 struct exchange_seen {
-    bool is_request;            /* and not a line of a batch */
-    int status;                 /* 0: 200, in pieces */
-    int64_t begun_ns, asked_ns; /* its head came; its command was asked for */
+    bool is_request;                   /* and not a line of a batch */
+    int status;                        /* 0: 200, in pieces */
+    int64_t begun_ns, asked_ns;        /* its head came; its command was asked for */
+    struct trace_context caller, span; /* traces.c */
 };
 
 /* A run or sandbox on its way to its engine: admission.c. */

@@ -133,22 +133,31 @@ static void add_of_box(const struct box *box, const struct usage_sum *more) {
     add_labels(box->tenant, box->labels, more);
 }
 
-void usage_ended(struct exchange *exchange, const struct rollbox_result *result) {
+struct usage_sum usage_of_command(
+    const struct exchange *exchange, const struct rollbox_result *result) {
     const json_t *text = json_object_get(exchange->body, "stdin");
     const json_t *base64 = json_object_get(exchange->body, "stdin_base64");
-    struct usage_sum more = { .wall_ms = result->wall_ms,
+    struct usage_sum sum = { .wall_ms = result->wall_ms,
         .bytes_in = json_string_length(text) + json_string_length(base64) / 4 * 3,
         .bytes_out = result->stdout_length + result->stderr_length };
 
+    sum.commands = exchange->box != NULL;
+    sum.runs = !exchange->box;
+    /* Of a command in a sandbox they are the sandbox's, which is measured. */
+    if (!exchange->box) {
+        sum.cpu_ms = result->cpu_ms;
+        sum.gib_s = (double)result->peak_memory_bytes / GIB * result->wall_ms / 1000;
+    }
+    return sum;
+}
+
+void usage_ended(struct exchange *exchange, const struct rollbox_result *result) {
+    const struct usage_sum more = usage_of_command(exchange, result);
+
     if (exchange->box) {
-        /* Its processor time and memory are the sandbox's, which is measured. */
-        more.commands = 1;
         add_of_box(exchange->box, &more);
         return;
     }
-    more.runs = 1;
-    more.cpu_ms = result->cpu_ms;
-    more.gib_s = (double)result->peak_memory_bytes / GIB * result->wall_ms / 1000;
     add(exchange->tenant, "tenant", exchange->tenant->name, &more);
     add_labels(exchange->tenant, json_object_get(exchange->body, "labels"), &more);
 }
@@ -336,10 +345,12 @@ static void on_time(struct loop_timer *unused) {
 }
 
 int usage_read_prices(const char *path) {
-    int status = prices_read(path, &prices);
+    char why[512];
 
-    has_prices = !status;
-    return status;
+    has_prices = prices_read(path, &prices, why, sizeof why);
+    if (!has_prices)
+        fprintf(stderr, "rollbox-serve: %s\n", why);
+    return !has_prices;
 }
 
 void usage_start(struct server *server) {
@@ -352,12 +363,21 @@ void usage_start(struct server *server) {
 
 /* ---- answers ---- */
 
-const struct usage_sum *usage_of_tenant(const struct tenant *tenant) {
+static const struct usage_sum *sum_of(
+    const struct tenant *tenant, const char *kind, const char *name) {
     auto_buf struct buf key = BUF_INIT;
 
-    buf_printf(&key, "tenant %s", tenant->name);
+    buf_printf(&key, "%s %s", kind, name);
     const struct sum *sum = buf_failed(&key) ? NULL : find_sum(tenant, key.data);
     return sum ? &sum->sum : NULL;
+}
+
+const struct usage_sum *usage_of_tenant(const struct tenant *tenant) {
+    return sum_of(tenant, "tenant", tenant->name);
+}
+
+const struct usage_sum *usage_of_box(const struct box *box) {
+    return sum_of(box->tenant, "sandbox", box->name);
 }
 
 const struct prices *usage_prices(void) {
@@ -365,9 +385,13 @@ const struct prices *usage_prices(void) {
 }
 
 double usage_cost(const struct prices *of, const struct usage_sum *sum) {
-    return of->cpu_s * sum->cpu_ms / 1000 + of->gib_s * sum->gib_s +
-           of->disk_gib_s * sum->disk_gib_s + of->snapshot_gib_s * sum->snapshot_gib_s +
-           of->call * (double)(sum->runs + sum->commands);
+    const struct prices used = { .cpu_s = sum->cpu_ms / 1000,
+        .gib_s = sum->gib_s,
+        .disk_gib_s = sum->disk_gib_s,
+        .snapshot_gib_s = sum->snapshot_gib_s,
+        .call = (double)(sum->runs + sum->commands) };
+
+    return prices_cost(of, &used);
 }
 
 /* `name` is a part of the key. */

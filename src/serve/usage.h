@@ -9,12 +9,12 @@
  * store count. Sums are kept in memory, at most USAGE_SUMS of them besides the tenants'; the one
  * that was not added to for the longest time goes first.
  *
- * With prices (--prices) each sum has a cost. prices.h has the file.
+ * With prices (--prices) each sum has a cost. base/prices.h has the file.
  */
 #ifndef ROLLBOX_SERVE_USAGE_H
 #define ROLLBOX_SERVE_USAGE_H
 
-#include "serve/prices.h"
+#include "base/prices.h"
 #include "serve/server.h"
 
 #define USAGE_STEP_S 5
@@ -39,8 +39,12 @@ void usage_measure(struct box *box);
 /* The same if a command would wake it. */
 void usage_before_command(struct box *box);
 void usage_measure_all(void (*then)(void *userdata), void *userdata);
-/* The sums of a tenant; NULL: there are none. */
+/* The sums of a tenant or sandbox; NULL: there are none. */
 const struct usage_sum *usage_of_tenant(const struct tenant *tenant);
+const struct usage_sum *usage_of_box(const struct box *box);
+/* What one run or command adds. */
+struct usage_sum usage_of_command(
+    const struct exchange *exchange, const struct rollbox_result *result);
 /* NULL: the server has no prices. */
 const struct prices *usage_prices(void);
 double usage_cost(const struct prices *prices, const struct usage_sum *sum);

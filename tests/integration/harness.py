@@ -113,7 +113,7 @@ def binaries():
         shutil.copy(BUILD / name, target / name)
         os.chmod(target / name, 0o755)
     # Built only where the sources of its HTTP parser are.
-    for name in ("rollbox-serve", "rollbox-http"):
+    for name in ("rollbox-serve", "rollbox-http", "rollbox-otlp"):
         if (BUILD / name).exists():
             shutil.copy(BUILD / name, target / name)
     for library in BUILD.glob("librollbox.so*"):

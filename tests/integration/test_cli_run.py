@@ -511,6 +511,7 @@ ENGINE = [
     "net set",
     "mcp",
     "serve",
+    "cost",
     "token create",
     "token tenant",
     "token ls",
@@ -564,7 +565,7 @@ def page_of(command):
     return (
         f"rollbox-{first}.1.scd"
         if first
-        in ("run", "batch", "doctor", "policy", "cp", "store", "template", "engine", "volume")
+        in ("run", "batch", "doctor", "cost", "policy", "cp", "store", "template", "engine", "volume")
         else "rollbox.1.scd"
     )
 

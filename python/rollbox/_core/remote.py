@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import contextvars
 import ctypes
 import errno
 import http.client
@@ -29,7 +30,7 @@ import uuid
 import weakref
 from typing import Any, Callable, Optional, Union
 
-from . import errors, ffi, websocket
+from . import errors, ffi, tracing, websocket
 from .channel import Channel, Forwarder, RemoteConnection, RemotePending, RemoteRun, is_writer
 from .connection import Connector
 from .errors import EngineLost, FeatureMissing, InvalidArgument, RollboxError
@@ -200,6 +201,14 @@ class Remote:
                 return
         connection.close()
 
+    def _headers(self, **more: str) -> dict[str, str]:
+        parent = tracing.current_parent()
+        if self._token is not None:
+            more["Authorization"] = f"Bearer {self._token}"
+        if parent is not None:
+            more["traceparent"] = parent
+        return more
+
     def _once(
         self,
         method: str,
@@ -237,9 +246,7 @@ class Remote:
 
         `repeatable`: the request is sent again if the connection breaks. Raises EngineLost.
         """
-        headers = {"Accept": "application/json"}
-        if self._token is not None:
-            headers["Authorization"] = f"Bearer {self._token}"
+        headers = self._headers(Accept="application/json")
         if repeatable and method == "POST":
             headers["Idempotency-Key"] = uuid.uuid4().hex
         data = body if isinstance(body, bytes) else None
@@ -271,15 +278,11 @@ class Remote:
 
     def run(self, policy: str, request: Request, text: bool) -> Result[Any]:
         """Runs and waits for the end."""
-        body = _command(request.options)
-        body["policy"] = json.loads(policy)
-        return _result(*self.request("POST", "/v1/runs", body), text)
+        return _result(*self.request("POST", "/v1/runs", _run_body(policy, request)), text)
 
     def start(self, policy: str, request: Request, on_end: Callable[[Any], None]) -> RemotePending:
         """Starts a run that no thread of the caller's waits for."""
-        body = _command(request.options)
-        body["policy"] = json.loads(policy)
-        return self.pending("POST", "/v1/runs", body, on_end)
+        return self.pending("POST", "/v1/runs", _run_body(policy, request), on_end)
 
     def pending(
         self, method: str, path: str, body: Any, on_end: Callable[[Any], None]
@@ -296,12 +299,18 @@ class Remote:
             return lambda text, id: _result(status, answer, text, id)
 
         pending = RemotePending(self.connection, on_end, ask)
-        threading.Thread(target=pending.run, name="rollbox-request", daemon=True).start()
+        thread = threading.Thread(
+            target=contextvars.copy_context().run,
+            args=(pending.run,),
+            name="rollbox-request",
+            daemon=True,
+        )
+        thread.start()
         return pending
 
     def download(self, path: str, write: Callable[[bytes], Any]) -> None:
         """Writes an answer as it comes. Raises EngineLost if it does not come whole."""
-        headers = {} if self._token is None else {"Authorization": f"Bearer {self._token}"}
+        headers = self._headers()
         connection = self._take()
         try:
             connection.request("GET", path, headers=headers)
@@ -334,9 +343,8 @@ class Remote:
             "Sec-WebSocket-Key": key,
             "Sec-WebSocket-Version": "13",
             "Sec-WebSocket-Protocol": "rollbox.v1",
+            **self._headers(),
         }
-        if self._token is not None:
-            headers["Authorization"] = f"Bearer {self._token}"
         connection = self._new()
         try:
             connection.request("GET", path, headers=headers)
@@ -466,6 +474,8 @@ def _command(options: Union[ffi.RunOptions, ffi.ExecOptions]) -> dict[str, Any]:
     body: dict[str, Any] = {"argv": argv}
     if isinstance(options, ffi.RunOptions) and options.is_code and len(argv) == 3:
         body = {"code": argv[2]}
+    if tracing.is_inside():
+        body["trace"] = True
     if options.env:
         pairs = [_text("a variable", one).split("=", 1) for one in _strings(options.env)]
         body["env"] = dict(pairs)
@@ -518,6 +528,8 @@ class RemoteHandle(Handle):
     def make(cls, remote: Remote, policy: str, options: ffi.SandboxOptions) -> RemoteHandle:
         """Makes a sandbox under a policy."""
         body: dict[str, Any] = {"policy": json.loads(policy), **_named("name", options.name)}
+        if tracing.current_labels():
+            body["labels"] = tracing.current_labels()
         if options.detached:
             body["detached"] = True
         else:
@@ -822,6 +834,14 @@ def _has_streams(options: ffi.ExecOptions) -> bool:
         or options.detached
         or options.no_trace
     )
+
+
+def _run_body(policy: str, request: Request) -> dict[str, Any]:
+    body = _command(request.options)
+    body["policy"] = json.loads(policy)
+    if tracing.current_labels():
+        body["labels"] = tracing.current_labels()
+    return body
 
 
 def _exec_body(options: ffi.ExecOptions) -> dict[str, Any]:

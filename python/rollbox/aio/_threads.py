@@ -8,6 +8,7 @@ transfer of files, which takes as long as its files, goes to the loop's own thre
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import functools
 import os
 from concurrent.futures import ThreadPoolExecutor
@@ -32,11 +33,11 @@ async def run_in_thread(function: Callable[..., _T], *arguments: Any, **keywords
     global _executor
     if _executor is None:
         _executor = ThreadPoolExecutor(_THREADS, "rollbox")
-    call = functools.partial(function, *arguments, **keywords)
+    call = functools.partial(contextvars.copy_context().run, function, *arguments, **keywords)
     return await asyncio.get_running_loop().run_in_executor(_executor, call)
 
 
 async def run_in_loop_thread(function: Callable[..., _T], *arguments: Any, **keywords: Any) -> _T:
     """Calls a function in one of the loop's own threads."""
-    call = functools.partial(function, *arguments, **keywords)
+    call = functools.partial(contextvars.copy_context().run, function, *arguments, **keywords)
     return await asyncio.get_running_loop().run_in_executor(None, call)

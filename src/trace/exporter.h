@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The way of spans out of a process: lines that are collected, and sent over a socket to
+ * rollbox-otlp, which speaks to the collector. Nothing here waits: what the socket has no room for
+ * is dropped and counted, so a collector that is slow or gone costs no more than writing the lines.
+ *
+ * OpenTelemetry's variables configure it: see docs/reference/environment.md.
+ */
+#ifndef ROLLBOX_TRACE_EXPORTER_H
+#define ROLLBOX_TRACE_EXPORTER_H
+
+#include <stdbool.h>
+
+#include "base/buf.h"
+#include "trace/span.h"
+
+/* A message is sent when it has this many bytes. The socket takes a few. */
+#define TRACE_MESSAGE_BYTES ((size_t)24 << 10)
+
+/* What rollbox-otlp tells back, in one message. */
+struct trace_report {
+    uint64_t exported, dropped; /* spans since its start */
+};
+
+struct trace_exporter {
+    int socket;         /* -EBADF: there is none */
+    struct buf pending; /* lines */
+    unsigned n_pending;
+    uint64_t dropped; /* here */
+    struct trace_report report;
+};
+
+/* Whether the environment names a collector. */
+bool trace_exporter_wanted(void);
+/* Starts rollbox-otlp from the directory of this program, or as installed or found. 0 or -errno.
+ * `exporter` is initialised either way. */
+int trace_exporter_start(struct trace_exporter *exporter);
+void trace_exporter_add(struct trace_exporter *exporter, const struct trace_span *span);
+/* Sends what is pending. */
+void trace_exporter_flush(struct trace_exporter *exporter);
+/* Reads the latest report; false: the exporter has ended. */
+bool trace_exporter_read(struct trace_exporter *exporter);
+/* Sends the rest. rollbox-otlp ends by itself when it is sent on. */
+void trace_exporter_done(struct trace_exporter *exporter);
+
+#endif
