@@ -122,14 +122,15 @@ static bool take_argv(struct exchange *exchange, struct command *command) {
     return true;
 }
 
-/* With "trace", TRACEPARENT of the command's span becomes one of its variables. */
+/* Labels are for usage and traces. With "trace", TRACEPARENT of the command's span becomes one of
+ * its variables. */
 static bool take_trace(struct exchange *exchange) {
     char text[TRACE_TEXT + 1];
     struct trace_context context;
     bool is_asked = false;
 
     traces_command_begins(exchange);
-    if (!exchange_boolean(exchange, "trace", &is_asked))
+    if (!usage_labels_ok(exchange) || !exchange_boolean(exchange, "trace", &is_asked))
         return false;
     if (!is_asked || !traces_for_guest(exchange, &context))
         return true;

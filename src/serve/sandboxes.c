@@ -174,6 +174,8 @@ void handle_create(struct exchange *exchange) {
         exchange_problem(exchange, 400, "invalid_argument", "labels must be an object");
         return;
     }
+    if (!usage_labels_ok(exchange))
+        return;
     if (!name) {
         box_random_name(made);
         name = made;
@@ -302,13 +304,22 @@ void handle_label(struct exchange *exchange) {
         exchange_problem(exchange, 400, "invalid_argument", "labels must be an object");
         return;
     }
-    if (!box->labels)
-        box->labels = json_object();
-    json_object_update(box->labels, labels);
-    json_object_foreach_safe(box->labels, next, key, value) {
+    if (!usage_labels_ok(exchange))
+        return;
+    json_t *all = box->labels ? json_copy(box->labels) : json_object();
+    json_object_update(all, labels);
+    json_object_foreach_safe(all, next, key, value) {
         if (json_is_null(value))
-            json_object_del(box->labels, key);
+            json_object_del(all, key);
     }
+    if (json_object_size(all) > USAGE_LABELS) {
+        json_decref(all);
+        exchange_problem(exchange, 400, "invalid_argument",
+            "a sandbox may have at most %u labels; null takes one away", USAGE_LABELS);
+        return;
+    }
+    json_decref(box->labels);
+    box->labels = all;
     events_of_box(box, "sandbox.labels", NULL);
     exchange_answer_json(
         exchange, 200, json_pack("{s:s, s:O}", "name", box->name, "labels", box->labels));

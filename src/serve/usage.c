@@ -13,16 +13,20 @@
 
 #define GIB ((double)(1 << 30))
 #define SUM_BUCKETS 4096
+#define LABEL_BYTES_MAX 512u
 
+/* A tenant's own sum ("tenant NAME") has its other sums, and is never freed: counters of the
+ * metrics are made of it, and no tenant's sums push out those of another one. */
 struct sum {
-    struct list in_bucket, by_age; /* oldest first */
+    struct list in_bucket, by_age; /* in `tenants`, or in the tenant's `sums`, oldest first */
     const struct tenant *tenant;
     char *key; /* "KIND NAME" */
     struct usage_sum sum;
+    struct list sums; /* of a tenant's own */
+    unsigned n_sums;
 };
 
-static struct list buckets[SUM_BUCKETS], ages;
-static unsigned n_sums;
+static struct list buckets[SUM_BUCKETS], tenants;
 static struct loop_timer timer;
 static struct server *the_server;
 static struct prices prices;
@@ -38,14 +42,6 @@ static struct list *bucket_of(const struct tenant *tenant, const char *key) {
     return &buckets[(hash ^ hash >> 15) % SUM_BUCKETS];
 }
 
-static void free_sum(struct sum *sum) {
-    list_remove(&sum->in_bucket);
-    list_remove(&sum->by_age);
-    n_sums--;
-    free(sum->key);
-    free(sum);
-}
-
 static struct sum *find_sum(const struct tenant *tenant, const char *key) {
     list_for_each(node, bucket_of(tenant, key)) {
         struct sum *sum = container_of(node, struct sum, in_bucket);
@@ -56,45 +52,72 @@ static struct sum *find_sum(const struct tenant *tenant, const char *key) {
     return NULL;
 }
 
-static bool is_tenants(const struct sum *sum) {
-    return !strncmp(sum->key, "tenant ", strlen("tenant "));
+static void free_oldest(struct sum *home) {
+    struct sum *sum = container_of(home->sums.next, struct sum, by_age);
+
+    list_remove(&sum->in_bucket);
+    list_remove(&sum->by_age);
+    free(sum->key);
+    free(sum);
+    home->n_sums--;
 }
 
-/* A tenant's sums never go back, because counters of the metrics are made of them. */
-static void free_oldest(void) {
-    list_for_each(node, &ages) {
-        struct sum *sum = container_of(node, struct sum, by_age);
+/* NULL when out of memory. */
+static struct sum *new_sum(const struct tenant *tenant, const char *key, struct list *ages) {
+    struct sum *sum = calloc(1, sizeof *sum);
 
-        if (is_tenants(sum))
-            continue;
-        free_sum(sum);
-        return;
+    if (!sum)
+        return NULL;
+    sum->key = strdup(key);
+    if (!sum->key) {
+        free(sum);
+        return NULL;
     }
+    sum->tenant = tenant;
+    list_init(&sum->sums);
+    list_add_tail(bucket_of(tenant, key), &sum->in_bucket);
+    list_add_tail(ages, &sum->by_age);
+    return sum;
+}
+
+static struct sum *home_of(const struct tenant *tenant) {
+    auto_buf struct buf key = BUF_INIT;
+
+    buf_printf(&key, "tenant %s", tenant->name);
+    if (buf_failed(&key))
+        return NULL;
+    struct sum *home = find_sum(tenant, key.data);
+    return home ? home : new_sum(tenant, key.data, &tenants);
+}
+
+/* One that exists, or a new one. NULL when out of memory. */
+static struct sum *sum_for(const struct tenant *tenant, const char *kind, const char *name) {
+    struct sum *home = home_of(tenant), *sum;
+    auto_buf struct buf key = BUF_INIT;
+
+    buf_printf(&key, "%s %s", kind, name);
+    if (!home || buf_failed(&key))
+        return NULL;
+    sum = find_sum(tenant, key.data);
+    if (sum == home)
+        return home;
+    if (sum) {
+        list_remove(&sum->by_age);
+        list_add_tail(&home->sums, &sum->by_age);
+        return sum;
+    }
+    sum = new_sum(tenant, key.data, &home->sums);
+    if (sum && ++home->n_sums > USAGE_SUMS)
+        free_oldest(home);
+    return sum;
 }
 
 static void add(
     const struct tenant *tenant, const char *kind, const char *name, const struct usage_sum *more) {
-    auto_buf struct buf key = BUF_INIT;
-    struct sum *sum;
+    struct sum *sum = sum_for(tenant, kind, name);
 
-    buf_printf(&key, "%s %s", kind, name);
-    if (buf_failed(&key))
+    if (!sum)
         return;
-    sum = find_sum(tenant, key.data);
-    if (!sum) {
-        sum = calloc(1, sizeof *sum);
-        if (!sum)
-            return;
-        sum->tenant = tenant;
-        list_add_tail(bucket_of(tenant, key.data), &sum->in_bucket);
-        sum->key = buf_take(&key);
-        list_add_tail(&ages, &sum->by_age);
-        if (++n_sums > USAGE_SUMS)
-            free_oldest();
-    } else {
-        list_remove(&sum->by_age);
-        list_add_tail(&ages, &sum->by_age);
-    }
     sum->sum.runs += more->runs;
     sum->sum.commands += more->commands;
     sum->sum.cpu_ms += more->cpu_ms;
@@ -149,6 +172,27 @@ struct usage_sum usage_of_command(
         sum.gib_s = (double)result->peak_memory_bytes / GIB * result->wall_ms / 1000;
     }
     return sum;
+}
+
+bool usage_labels_ok(struct exchange *exchange) {
+    const json_t *labels = json_object_get(exchange->body, "labels");
+    const char *key;
+    json_t *value;
+
+    if (json_object_size(labels) > USAGE_LABELS) {
+        exchange_problem(
+            exchange, 400, "invalid_argument", "there may be at most %u labels", USAGE_LABELS);
+        return false;
+    }
+    json_object_foreach((json_t *)(uintptr_t)labels, key, value) {
+        if (strlen(key) + json_string_length(value) <= LABEL_BYTES_MAX)
+            continue;
+        exchange_problem(exchange, 400, "invalid_argument",
+            "the label \"%.64s\" and its value have more than %u bytes", key,
+            (unsigned)LABEL_BYTES_MAX);
+        return false;
+    }
+    return true;
 }
 
 void usage_ended(struct exchange *exchange, const struct rollbox_result *result) {
@@ -355,7 +399,7 @@ int usage_read_prices(const char *path) {
 
 void usage_start(struct server *server) {
     the_server = server;
-    list_init(&ages);
+    list_init(&tenants);
     for (size_t i = 0; i < SUM_BUCKETS; i++)
         list_init(&buckets[i]);
     on_time(NULL);
@@ -472,8 +516,13 @@ static void answer_usage(void *userdata) {
     struct exchange *exchange = wish->exchange;
     json_t *rows = json_array(), *answer;
 
-    list_for_each(node, &ages)
-        add_row(rows, wish, container_of(node, struct sum, by_age));
+    list_for_each(node, &tenants) {
+        const struct sum *home = container_of(node, struct sum, by_age);
+
+        add_row(rows, wish, home);
+        list_for_each(other, &home->sums)
+            add_row(rows, wish, container_of(other, struct sum, by_age));
+    }
     answer = json_pack("{s:o}", "usage", rows);
     if (has_prices)
         json_object_set_new(answer, "prices", prices_json(&prices));

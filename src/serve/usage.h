@@ -6,8 +6,8 @@
  * its wall time. Sandboxes are measured every USAGE_STEP_S, before each call that changes whether
  * they run, and at their end: what they hold counts for the time since the measurement before. A
  * paused sandbox costs neither memory nor processor time; of a hibernated one only its bytes in the
- * store count. Sums are kept in memory, at most USAGE_SUMS of them besides the tenants'; the one
- * that was not added to for the longest time goes first.
+ * store count. Sums are kept in memory, at most USAGE_SUMS of a tenant; the one that was not added to
+ * for the longest time goes first.
  *
  * With prices (--prices) each sum has a cost. base/prices.h has the file.
  */
@@ -19,6 +19,7 @@
 
 #define USAGE_STEP_S 5
 #define USAGE_SUMS 20000u
+#define USAGE_LABELS 64u /* of a run or sandbox */
 
 struct usage_sum {
     uint64_t runs, commands;
@@ -31,6 +32,8 @@ struct usage_sum {
 int usage_read_prices(const char *path);
 /* Begins to measure sandboxes. */
 void usage_start(struct server *server);
+/* Whether the labels of a body are few and short enough; false: the answer is given. */
+bool usage_labels_ok(struct exchange *exchange);
 /* Adds a run or command that has ended; of a run, `labels` are its own. */
 void usage_ended(struct exchange *exchange, const struct rollbox_result *result);
 /* Measures one sandbox now, or all; `then` may be NULL. Requests that are sent to the engine later

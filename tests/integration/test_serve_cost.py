@@ -113,3 +113,24 @@ def test_administrators_see_the_sums_of_tenants_alone(server):  # noqa: F811
     boss = server.new_token("boss", "run", "admin")
     assert usage(server, "tenant", "one", token=boss)["runs"] == 1
     assert server.call("GET", "/v1/usage?by=rollout", token=boss)[1]["usage"] == []
+
+
+def test_labels_have_limits_and_push_out_no_other_tenant(server):  # noqa: F811
+    many = {f"k{i}": "v" for i in range(65)}
+    for labels in (many, {"k": "v" * 600}, {"k" * 600: "v"}):
+        assert server.call("POST", "/v1/runs", {"argv": ["true"], "labels": labels})[0] == 400
+        assert server.call("POST", "/v1/sandboxes", {"labels": labels})[0] == 400
+    server.call("POST", "/v1/sandboxes", {"name": "own", "labels": dict(list(many.items())[:64])})
+    assert server.call("PATCH", "/v1/sandboxes/own", {"labels": {"more": "v"}})[0] == 400
+    assert server.call("PATCH", "/v1/sandboxes/own", {"labels": {"k0": None, "more": "v"}})[0] == 200
+    mine = {"argv": ["true"], "labels": {"rollout": "mine"}}
+    server.call("POST", "/v1/runs", mine)
+    other = server.new_token("two")
+    server.call("POST", "/v1/sandboxes", {"name": "box"}, token=other)
+    for i in range(320):
+        labels = {f"k{k}": str(i) for k in range(64)}
+        server.call("PATCH", "/v1/sandboxes/box", {"labels": labels}, token=other)
+        server.call("POST", "/v1/sandboxes/box/pause", {}, token=other)
+    rows = server.call("GET", "/v1/usage?by=label", token=other)[1]["usage"]
+    assert len(rows) <= 20000
+    assert usage(server, "rollout", "mine")["runs"] == 1
