@@ -25,7 +25,7 @@ import weakref
 from collections import OrderedDict
 from typing import Any, Callable, Optional, Protocol, TypeVar, Union
 
-from . import ffi
+from . import ffi, spans
 from .errors import EngineLost, EngineStartFailed, InternalError
 from .request import Request, copy_result
 from .result import JobId, Result
@@ -189,6 +189,7 @@ class DetachedRun:
                 raw = ctypes.POINTER(ffi.RawResult)()
                 status = self.connection.library.rollbox_wait(self.run, left, ctypes.byref(raw))
                 if status >= 0:
+                    spans.end(self.run, raw.contents)
                     self._result = result = copy_result(raw.contents)
                     self.connection.notify_end(self.token)
                     if isinstance(result.error, LOST_ERRORS):
@@ -380,6 +381,7 @@ class Connection:
                     stage="result",
                     errno=-status,
                 )
+        spans.end(run, raw.contents)
         result = copy_result(raw.contents, text, id)
         if isinstance(result.error, LOST_ERRORS):
             self.mark_lost(result.error)

@@ -118,6 +118,8 @@ class RawResult(ctypes.Structure):
         ("isolation", ctypes.c_char_p),
         ("error", Error),
         ("network", ctypes.c_char_p),
+        ("queue_ms", ctypes.c_double),
+        ("setup_ms", ctypes.c_double),
     ]
 
 

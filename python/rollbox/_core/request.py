@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Optional, Union
 
-from . import ffi
+from . import ffi, spans
 from .errors import InvalidArgument
 from .result import OUTCOMES, JobId, Outcome, Result
 
@@ -253,7 +253,9 @@ class Request:
         """Calls rollbox_start; returns the run's address."""
         self.options.callback = callback
         self.options.userdata = userdata
-        return _start("rollbox_start", engine, plan, ctypes.byref(self.options))
+        run = _start("rollbox_start", engine, plan, ctypes.byref(self.options))
+        spans.begin(run, False, self.options.argv[0])
+        return run
 
 
 def full_user(
@@ -322,7 +324,9 @@ class ExecRequest:
         """Calls rollbox_exec; returns the run's address."""
         self.options.callback = callback
         self.options.userdata = userdata
-        return _start("rollbox_exec", sandbox, ctypes.byref(self.options))
+        run = _start("rollbox_exec", sandbox, ctypes.byref(self.options))
+        spans.begin(run, True, self.options.argv[0])
+        return run
 
 
 class AttachRequest:

@@ -22,11 +22,11 @@ _inside: ContextVar[bool] = ContextVar("rollbox_trace_inside", default=False)
 
 @contextlib.contextmanager
 def labels(**values: str) -> Iterator[None]:
-    """Gives labels to the runs and sandboxes that the block makes on a server.
+    """Gives labels to the runs and sandboxes that the block makes.
 
-    Labels are in the server's costs (`Engine.cost`), traces and events. The label `rollout` names
-    the rollout. Blocks add to each other. A sandbox keeps its labels after the block, and its
-    forks have them too. Without a server they have no effect.
+    Labels are in a server's costs (`Engine.cost`), events and traces. The label `rollout` names
+    the rollout. Blocks add to each other. A sandbox of a server keeps its labels after the block,
+    and its forks have them too. Without a server they are in traces alone.
 
     Args:
         **values: The labels, each a str.
@@ -54,14 +54,14 @@ def labels(**values: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def traceparent(parent: Optional[str] = None, *, inside: bool = False) -> Iterator[None]:
-    """Makes the block's runs and sandboxes on a server parts of a trace.
+    """Makes the block's runs and sandboxes parts of a trace.
 
     Without this, they belong to the current span of the package opentelemetry if that is in use,
     else to that of the environment variable TRACEPARENT.
 
     Args:
         parent: The span to which they belong, as a W3C traceparent; None: as without this.
-        inside: Programs get TRACEPARENT of their own span in their environment.
+        inside: On a server: programs get TRACEPARENT of their own span in their environment.
 
     Raises:
         InvalidArgument: parent is malformed.
