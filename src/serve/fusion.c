@@ -14,8 +14,10 @@
 #include "base/cleanup.h"
 #include "base/utf8.h"
 #include "serve/ceilings.h"
+#include "serve/command.h"
 #include "serve/engine_link.h"
 #include "serve/server.h"
+#include "serve/traces.h"
 
 #define RUN_TIMEOUT_S 10.0
 #define TIMEOUT_MAX_S 86400.0
@@ -85,6 +87,7 @@ static void on_end(struct rollbox_run *run, void *userdata) {
 
     if (rollbox_wait(run, 0, &result) < 0)
         return;
+    command_ended(exchange, NULL, result);
     if (result->outcome == ROLLBOX_OUTCOME_ERROR) {
         auto_free char *message = strdup(result->error.message);
 
@@ -124,6 +127,7 @@ static void start(struct exchange *exchange, struct rollbox_plan *plan) {
         .callback = on_end,
         .userdata = exchange };
 
+    traces_command_begins(exchange);
     if (rollbox_start(exchange->link->engine, plan, &options, &exchange->run, &error) < 0)
         answer(exchange, "SandboxError", error.message, NULL);
 }

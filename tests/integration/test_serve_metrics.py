@@ -63,14 +63,15 @@ def test_metrics_count_outcomes_of_each_tenant(server, token):  # noqa: F811
     server.call("POST", "/v1/sandboxes", {"name": "box"})
     server.call("POST", "/v1/sandboxes/box/execs", {"argv": ["true"]})
     server.call("POST", "/v1/batches", b'{"argv": ["true"]}\n')
+    server.call("POST", "/run_code", {"code": "print(1)", "language": "python"})
     found = metrics_of(server, token)
-    assert found.get("rollbox_runs_total", tenant="one", outcome="exit") == 3
+    assert found.get("rollbox_runs_total", tenant="one", outcome="exit") == 4
     assert found.get("rollbox_runs_total", tenant="one", outcome="signal") == 1
     assert found.get("rollbox_runs_total", tenant="two", outcome="timeout") == 1
     assert found.get("rollbox_execs_total", tenant="one", outcome="exit") == 1
     for name in ("exec", "start", "queue"):
-        assert found.get(f"rollbox_{name}_seconds_count", tenant="one") == 5
-        assert found.get(f"rollbox_{name}_seconds_bucket", tenant="one", le="+Inf") == 5
+        assert found.get(f"rollbox_{name}_seconds_count", tenant="one") == 6
+        assert found.get(f"rollbox_{name}_seconds_bucket", tenant="one", le="+Inf") == 6
     assert 0.04 < found.get("rollbox_exec_seconds_sum", tenant="two") < 9
     assert found.get("rollbox_start_seconds_sum", tenant="one") > 0
     assert found.get("rollbox_cpu_seconds_total", tenant="one") > 0
