@@ -7,7 +7,7 @@ import socket
 
 import pytest
 from collector import collector  # noqa: F401
-from harness import caller, until  # noqa: F401
+from harness import caller, children, until  # noqa: F401
 from serving import Server
 
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
@@ -203,14 +203,7 @@ def test_spans_that_are_dropped_are_counted(caller, collector):  # noqa: F811
 
 def test_server_runs_on_without_its_exporter(caller, collector):  # noqa: F811
     with Server(caller, "--otlp-endpoint", collector.url) as server:
-        (exporter,) = [
-            int(pid)
-            for pid in os.listdir("/proc")
-            if pid.isdigit()
-            and os.path.exists(f"/proc/{pid}/stat")
-            and open(f"/proc/{pid}/stat").read().split()[1] == "(rollbox-otlp)"
-            and int(open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()[1]) == server.process.pid
-        ]
+        (exporter,) = children(server.process.pid, "rollbox-otlp")
         os.kill(exporter, 9)
         for _ in range(3):
             assert server.call("POST", "/v1/runs", {"argv": ["true"]})[0] == 200
