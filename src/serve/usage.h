@@ -6,8 +6,8 @@
  * its wall time. Sandboxes are measured every USAGE_STEP_S, before each call that changes whether
  * they run, and at their end: what they hold counts for the time since the measurement before. A
  * paused sandbox costs neither memory nor processor time; of a hibernated one only its bytes in the
- * store count. Sums are kept in memory, at most USAGE_SUMS of a tenant; the one that was not added to
- * for the longest time goes first.
+ * store count. Sums are kept in memory, at most USAGE_SUMS of a tenant; the one that was not added
+ * to for the longest time goes first.
  *
  * With prices (--prices) each sum has a cost. base/prices.h has the file.
  */
