@@ -292,6 +292,16 @@ int files_stream_archive(
 
 /* ---- writing ---- */
 
+/* A trajectory has the content of what is written, and a stream is not kept. 0, or the error. */
+static int check_unrecorded(const struct files *files, struct rollbox_error *error) {
+    if (!files->is_recorded)
+        return 0;
+    files_give_up(files);
+    return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "files",
+        "the sandbox is recorded, and its trajectory would miss a stream: send files of at most 8 "
+        "MiB, or use rollbox cp or Sandbox.upload");
+}
+
 struct writing {
     int fd;
     uint64_t size;
@@ -331,6 +341,8 @@ static int write_file(struct files *files, void *data, struct rollbox_error *err
     };
     int r = files_send_request(files, request, NULL, 0, error);
 
+    if (r == 0)
+        r = check_unrecorded(files, error);
     if (r < 0)
         return r;
     t->listens = true;
@@ -519,6 +531,8 @@ static int extract_tree(struct files *files, void *data, struct rollbox_error *e
     int r = files_send_request(
         files, (struct transfer_record){ .type = TRANSFER_PUT }, "tree", 5, error);
 
+    if (r == 0)
+        r = check_unrecorded(files, error);
     if (r < 0)
         return r;
     files->transfer->listens = true;

@@ -3,8 +3,8 @@
  * Files and trees of sandboxes. librollbox's calls on files block, so a thread of the pool makes
  * them. The path of a request is absolute in the sandbox: /v1/sandboxes/S/files/tmp/a is /tmp/a.
  *
- * Small files go in one piece. Files of more than STREAMED_BYTES, and trees, which are tar
- * archives, are streams (relay.h). A body without Content-Length is kept in memory, and has at most
+ * Small files go in one piece. Larger files, and trees, which are tar archives, are
+ * streams (relay.h). A body without Content-Length is kept in memory, and has at most
  * 64 MiB.
  */
 #include <errno.h>
@@ -15,7 +15,8 @@
 #include "client/files_stream.h"
 #include "serve/relay.h"
 
-#define STREAMED_BYTES ((uint64_t)1 << 20)
+#define STREAMED_BYTES ((uint64_t)1 << 20) /* that are read */
+#define STREAMED_BODY ((uint64_t)8 << 20)  /* that are written */
 
 enum transfer {
     TRANSFER_READ,
@@ -227,7 +228,7 @@ bool transfer_is_streamed(const struct http_request *request, uint64_t *ret_size
     const char *length = http_header(request, "content-length");
 
     *ret_size = length ? strtoull(length, NULL, 10) : 0;
-    return *ret_size > STREAMED_BYTES;
+    return *ret_size > STREAMED_BODY;
 }
 
 static void take_stream(struct exchange *exchange, struct relay_call *take_call) {

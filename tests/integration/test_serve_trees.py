@@ -6,6 +6,7 @@ import tarfile
 
 import pytest
 from harness import caller, repeat_count, until  # noqa: F401
+from rollbox import Engine, Sandbox
 from serving import server  # noqa: F401
 
 PIECE = bytes(range(256)) * 4096  # 1 MiB
@@ -69,7 +70,7 @@ def test_large_file_goes_through_in_constant_memory(server, box):  # noqa: F811
 
 def test_missing_file_is_404_and_a_directory_400(server, box):  # noqa: F811
     assert get(server, f"{box}/files/no/such").status == 404
-    status, body = put(server, f"{box}/files/tmp", [PIECE] * 2, 2 << 20)
+    status, body = put(server, f"{box}/files/tmp", [PIECE] * 9, 9 << 20)
     assert status == 400 and b"/tmp" in body
     assert get(server, f"{box}/tree/no/such").status == 404
     assert server.call("GET", "/healthz")[0] == 200
@@ -84,6 +85,21 @@ def test_client_that_leaves_within_a_file_leaves_none(server, box):  # noqa: F81
     connection.send(PIECE * 8)
     connection.close()
     until(lambda: execute(server, box, "ls -A /tmp") == "")
+
+
+def test_recorded_sandbox_refuses_streams_that_its_trajectory_would_miss(server, tmp_path):  # noqa: F811
+    with Engine(f"http://127.0.0.1:{server.port}", token=server.token) as engine:
+        with Sandbox(engine=engine, record=tmp_path / "a.jsonl") as made:
+            name = server.call("GET", "/v1/sandboxes")[1]["sandboxes"][0]["name"]
+            box = f"/v1/sandboxes/{name}"  # noqa: F811
+            for path, data in (
+                ("files/tmp/large", PIECE * 9),
+                ("tree/tmp", packed(("a", FILE, b"A", 0o644))),
+            ):
+                status, body = put(server, f"{box}/{path}", [data], len(data))
+                assert status == 501 and b"trajectory" in body, (status, body)
+            assert put(server, f"{box}/files/tmp/small", [PIECE], len(PIECE)) == (204, b"")
+            assert made.exec("ls -A /tmp").stdout == b"small\n"
 
 
 def packed(*entries):
