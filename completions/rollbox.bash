@@ -29,7 +29,7 @@ _rollbox() {
     [[ $cur != = ]] || cur=
     [[ $prev != = ]] || prev=${COMP_WORDS[COMP_CWORD - 2]}
     if ((COMP_CWORD == 1)); then
-        COMPREPLY=($(compgen -W 'run shell record replay verify batch doctor policy create exec attach logs forward port cp ps stats inspect kill rm pause resume hibernate wake snapshot fork restore reset tree diff commit discard export import image store volume template engine net serve mcp token debug completion version help --help --version' -- "$cur"))
+        COMPREPLY=($(compgen -W 'run shell record replay verify batch doctor policy create exec attach logs forward port cp ps stats inspect kill rm pause resume hibernate wake snapshot fork restore reset tree diff commit discard export import image store volume template engine net serve mcp cost token debug completion version help --help --version' -- "$cur"))
         return
     fi
     case $command in
@@ -107,7 +107,7 @@ _rollbox() {
         ;;
     esac
     case $command in
-    'run') options='--interactive --tty --verbose --template --json --policy --readable --python --writable --shared --denied --image --memory --processes --cpus --disk --disk-at --open-files --output-limit --timeout --env --no-clean-env --cwd --user --users --hostname --volume --device --gpus --tmpfs --shm-size --ulimit --net --allow --allow-file --secret --inject --net-log --net-record --net-replay --max-upload --isolation --seed --time-start --time-mode --serial --engine --help' ;;
+    'run') options='--interactive --tty --verbose --template --json --policy --readable --python --writable --shared --denied --image --memory --processes --cpus --disk --disk-at --open-files --output-limit --timeout --env --no-clean-env --cwd --user --users --hostname --volume --device --gpus --tmpfs --shm-size --ulimit --net --allow --allow-file --secret --inject --net-log --net-record --net-replay --max-upload --isolation --seed --time-start --time-mode --serial --label --trace --engine --help' ;;
     'shell') options='--verbose --json --policy --readable --python --writable --shared --denied --image --memory --processes --cpus --disk --disk-at --open-files --output-limit --timeout --env --no-clean-env --cwd --user --users --hostname --volume --device --gpus --tmpfs --shm-size --ulimit --net --allow --allow-file --secret --inject --net-log --net-record --net-replay --max-upload --isolation --seed --time-start --time-mode --serial --engine --help' ;;
     'record') options='--output --interactive --keep --max-record --redact --redact-env --env-values --record-changes --force --json --policy --readable --python --writable --shared --denied --image --memory --processes --cpus --disk --disk-at --open-files --output-limit --timeout --env --no-clean-env --cwd --user --users --hostname --volume --device --gpus --tmpfs --shm-size --ulimit --net --allow --allow-file --secret --inject --net-log --net-record --net-replay --max-upload --isolation --seed --time-start --time-mode --serial --engine --help' ;;
     'replay') options='--output --parent --trust --no-progress --force --json --policy --env --engine --help' ;;
@@ -116,8 +116,8 @@ _rollbox() {
     'doctor') options='--json --help' ;;
     'policy check') options='--json --help' ;;
     'policy plan') options='--json --readable --python --writable --shared --denied --image --memory --processes --cpus --disk --disk-at --open-files --output-limit --timeout --env --no-clean-env --cwd --user --users --hostname --volume --device --gpus --tmpfs --shm-size --ulimit --net --publish --network --allow --allow-file --secret --inject --net-log --net-record --net-replay --max-upload --isolation --seed --time-start --time-mode --serial --engine --help' ;;
-    'create') options='--record --keep --max-record --redact --redact-env --env-values --record-files --record-changes --name --idle --hibernate-after --auto-snapshot --auto-keep --ttl --lifetime --no-detach --force --json --policy --readable --python --writable --shared --denied --image --memory --processes --cpus --disk --disk-at --open-files --output-limit --timeout --env --no-clean-env --cwd --user --users --hostname --volume --device --gpus --tmpfs --shm-size --ulimit --net --publish --network --allow --allow-file --secret --inject --net-log --net-record --net-replay --max-upload --isolation --seed --time-start --time-mode --serial --socket --help' ;;
-    'exec') options='--interactive --tty --detach-keys --detach --shell --id --json --output-limit --timeout --env --cwd --user --socket --help' ;;
+    'create') options='--record --keep --max-record --redact --redact-env --env-values --record-files --record-changes --name --idle --hibernate-after --auto-snapshot --auto-keep --ttl --lifetime --no-detach --force --json --policy --readable --python --writable --shared --denied --image --memory --processes --cpus --disk --disk-at --open-files --output-limit --timeout --env --no-clean-env --cwd --user --users --hostname --volume --device --gpus --tmpfs --shm-size --ulimit --net --publish --network --allow --allow-file --secret --inject --net-log --net-record --net-replay --max-upload --isolation --seed --time-start --time-mode --serial --label --socket --help' ;;
+    'exec') options='--interactive --tty --detach-keys --detach --shell --id --json --output-limit --timeout --env --cwd --user --trace --socket --help' ;;
     'attach') options='--interactive --tty --detach-keys --json --socket --help' ;;
     'logs') options='--follow --tail --json --socket --help' ;;
     'forward') options='--listen --json --socket --help' ;;
@@ -172,8 +172,9 @@ _rollbox() {
     'net log') options='--json --socket --help' ;;
     'net test') options='--json --policy --allow --allow-file --method --help' ;;
     'net set') options='--json --net --allow --allow-file --socket --help' ;;
-    'serve') options='--json --listen --host --insecure --config --tls-cert --tls-key --tls-client-ca --tls-client-required --drain --state --engines --engine-per-tenant --prices --tokens --quota --engine --help' ;;
+    'serve') options='--json --listen --host --insecure --config --tls-cert --tls-key --tls-client-ca --tls-client-required --drain --state --engines --engine-per-tenant --prices --otlp-endpoint --otlp-service-name --otlp-sampler --otlp-sampler-arg --tokens --quota --engine --help' ;;
     'mcp') options='--engine --help' ;;
+    'cost') options='--json --prices --by --per-million --help' ;;
     'token create') options='--json --certificate --tokens --tenant --scope --expires --max-sandboxes --max-running --quota --help' ;;
     'token tenant') options='--json --tokens --quota --weight --ceiling --help' ;;
     'token ls') options='--json --tokens --help' ;;

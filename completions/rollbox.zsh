@@ -23,7 +23,7 @@ _rollbox_templates() {
 _rollbox() {
     local command=$words[2] first=2
     if ((CURRENT == 2)); then
-        compadd -- run shell record replay verify batch doctor policy create exec attach logs forward port cp ps stats inspect kill rm pause resume hibernate wake snapshot fork restore reset tree diff commit discard export import image store volume template engine net serve mcp token debug completion version help
+        compadd -- run shell record replay verify batch doctor policy create exec attach logs forward port cp ps stats inspect kill rm pause resume hibernate wake snapshot fork restore reset tree diff commit discard export import image store volume template engine net serve mcp cost token debug completion version help
         return
     fi
     case $command in
@@ -154,6 +154,8 @@ _rollbox() {
             '*--time-start=[the clock'\''s first reading, such as 2025-01-01T00\:00\:00]:ISO:' \
             '*--time-mode=[how the clock advances from there (default offset; for one command with --seed\: virtual)]:value:(offset virtual)' \
             '*--serial[one thread of the sandbox runs at a time, in a repeatable order]' \
+            '*--label=[a label for a server'\''s costs and traces, such as rollout=17; repeat it for more]:K=V:' \
+            '*--trace[on a server\: the program gets TRACEPARENT of its span in its environment]' \
             '*--engine=[use the shared engine on this socket instead of a private one]:SOCKET:_files' \
             '*-h[print this help]' \
             '*--help[print this help]' \
@@ -538,6 +540,7 @@ _rollbox() {
             '*--time-start=[the clock'\''s first reading, such as 2025-01-01T00\:00\:00]:ISO:' \
             '*--time-mode=[how the clock advances from there (default offset; for one command with --seed\: virtual)]:value:(offset virtual)' \
             '*--serial[one thread of the sandbox runs at a time, in a repeatable order]' \
+            '*--label=[a label for a server'\''s costs and traces, such as rollout=17; repeat it for more]:K=V:' \
             '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
             '*-h[print this help]' \
             '*--help[print this help]'
@@ -560,6 +563,7 @@ _rollbox() {
             '*--env=[set a variable in the sandbox'\''s environment]:K=V:' \
             '*--cwd=[working directory inside the sandbox (default /tmp, private)]:PATH:_files' \
             '*--user=[the user seen inside\: box (default), root or a number]:NAME:' \
+            '*--trace[on a server\: the program gets TRACEPARENT of its span in its environment]' \
             '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
             '*-h[print this help]' \
             '*--help[print this help]' \
@@ -1178,6 +1182,10 @@ _rollbox() {
             '*--engines=[start N engines, and share the sandboxes out by load (default 1)]:N:' \
             '*--engine-per-tenant[start an engine for each tenant]' \
             '*--prices=[a price table, for the cost of what is used; see docs/how-to/observability.md]:FILE:_files' \
+            '*--otlp-endpoint=[send traces to this OpenTelemetry collector (OTLP/HTTP), such as http\://localhost\:4318]:URL:' \
+            '*--otlp-service-name=[the service'\''s name in traces (default rollbox)]:NAME:' \
+            '*--otlp-sampler=[which traces are recorded (default parentbased_always_on)]:NAME:' \
+            '*--otlp-sampler-arg=[the part of the traces for parentbased_traceidratio]:RATIO:' \
             '*--tokens=[the file of the tokens]:FILE:_files' \
             '*--quota=[sandboxes, running, queued, memory, cpus, disk, starts (a day), rate (a second) or burst; repeat it for more]:NAME=VALUE:' \
             '*--engine=[use the shared engine on this socket instead of a private one]:SOCKET:_files' \
@@ -1189,6 +1197,16 @@ _rollbox() {
             '*--engine=[use the shared engine on this socket instead of a private one]:SOCKET:_files' \
             '*-h[print this help]' \
             '*--help[print this help]'
+        ;;
+    'cost')
+        _arguments -s -S \
+            '*--json[print the result as one JSON object]' \
+            '*--prices=[a price table, for the cost of what is used; see docs/how-to/observability.md]:FILE:_files' \
+            '*--by=[a row for each rollout, tenant, sandbox, lease, label, or value of the label KIND (default\: tenant)]:KIND:' \
+            '*--per-million[also the cost of a million of the rows, at their mean]' \
+            '*-h[print this help]' \
+            '*--help[print this help]' \
+            ':file:_files'
         ;;
     'token create')
         _arguments -s -S \
@@ -1253,7 +1271,7 @@ _rollbox() {
         _arguments -s -S \
             '*-h[print this help]' \
             '*--help[print this help]' \
-            ':command:(run shell record replay verify batch doctor policy create exec attach logs forward port cp ps stats inspect kill rm pause resume hibernate wake snapshot fork restore reset tree diff commit discard export import image store volume template engine net serve mcp token debug completion version help)'
+            ':command:(run shell record replay verify batch doctor policy create exec attach logs forward port cp ps stats inspect kill rm pause resume hibernate wake snapshot fork restore reset tree diff commit discard export import image store volume template engine net serve mcp cost token debug completion version help)'
         ;;
     esac
 }

@@ -260,7 +260,7 @@ struct option {
 #define TOKEN_COMMANDS                                                                             \
     (COMMAND_TOKEN_CREATE | COMMAND_TOKEN_TENANT | COMMAND_TOKEN_LS | COMMAND_TOKEN_RM)
 #define COMMAND_STATS COMMAND_BIT(60)
-#define COMMAND_COST COMMAND_BIT(110)
+#define COMMAND_COST COMMAND_BIT(113)
 #define COMMAND_LOGS COMMAND_BIT(61)
 #define COMMAND_FORWARD COMMAND_BIT(62)
 #define COMMAND_RECORD COMMAND_BIT(48)
