@@ -509,8 +509,8 @@ ENGINE = [
     "net log",
     "net test",
     "net set",
-    "mcp",
     "serve",
+    "mcp",
     "cost",
     "token create",
     "token tenant",
@@ -555,7 +555,7 @@ def page_of(command):
         return "rollbox-engine.1.scd"
     if command == "image build":
         return "rollbox-image-build.1.scd"
-    if first in ("serve", "token"):
+    if first in ("serve", "token", "mcp"):
         return "rollbox-serve.1.scd"
     if first == "net":
         return "rollbox-session.1.scd"
