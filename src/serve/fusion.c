@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The requests of SandboxFusion's clients: POST /run_code and GET /v1/ping, with their fields and
- * statuses. The token comes as the password of the address (http://any:TOKEN@HOST/run_code),
- * because these clients know no header for it. Unknown members are ignored, as there.
+ * The requests of SandboxFusion's clients: POST /run_code and /run_jupyter, and GET /v1/ping, with
+ * their fields and statuses. The token comes as the password of the address
+ * (http://any:TOKEN@HOST/run_code), because these clients know no header for it. Unknown members
+ * are ignored, as there.
  *
  * "SandboxError" makes a client try again, so it is for what rollbox could not do.
  */
 #include <math.h>
 #include <nettle/base64.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -16,62 +18,80 @@
 #include "serve/ceilings.h"
 #include "serve/command.h"
 #include "serve/engine_link.h"
-#include "serve/server.h"
+#include "serve/fusion.h"
 #include "serve/traces.h"
 
 #define RUN_TIMEOUT_S 10.0
+#define CELLS_TIMEOUT_S 45.0
 #define TIMEOUT_MAX_S 86400.0
 #define FILES_MAX 512u
-#define OUTPUT_MAX (INT64_C(64) << 20)
 
-struct fusion {
-    char *argv[3];
-    struct rollbox_file *files;
-    size_t n_files;
-    int64_t timeout_ms;
+static const struct fusion_language languages[] = {
+    { "python", "main.py", { NULL }, { "python3", "main.py" } },
+    { "python_gpu", "main.py", { NULL }, { "python3", "main.py" } },
+    { "python2", "main.py", { NULL }, { "python2", "main.py" } },
+    { "pytest", "test_main.py", { NULL }, { "pytest", "test_main.py" } },
+    { "bash", "main.sh", { NULL }, { "bash", "main.sh" } },
+    { "nodejs", "main.js", { NULL }, { "node", "main.js" } },
+    { "typescript", "main.ts", { NULL }, { "tsx", "main.ts" } },
+    { "ruby", "main.rb", { NULL }, { "ruby", "main.rb" } },
+    { "perl", "main.pl", { NULL }, { "perl", "main.pl" } },
+    { "php", "main.php", { NULL }, { "php", "-f", "main.php" } },
+    { "lua", "main.lua", { NULL }, { "lua", "main.lua" } },
+    { "R", "main.R", { NULL }, { "Rscript", "main.R" } },
+    { "julia", "main.jl", { NULL }, { "julia", "main.jl" } },
+    { "racket", "main.rkt", { NULL }, { "racket", "main.rkt" } },
+    { "lean", "main.lean", { NULL }, { "lean", "main.lean" } },
+    { "sql", "main.sql", { NULL }, { "sqlite3", ":memory:", ".read main.sql" } },
+    { "kotlin_script", "main.kts", { NULL }, { "kotlinc", "-script", "main.kts" } },
+    { "D_ut", "main.d", { NULL }, { "rdmd", "-unittest", "main.d" } },
+    { "go_test", "main_test.go", { NULL }, { "go", "test", "main_test.go" } },
+    { "c", "main.c", { "gcc", "-std=c17", "-O1", "main.c", "-o", "program", "-lm" },
+        { "./program" } },
+    { "cpp", "main.cpp", { "g++", "-std=c++17", "-O1", "main.cpp", "-o", "program" },
+        { "./program" } },
+    { "gtest", "main.cpp",
+        { "g++", "-std=c++17", "main.cpp", "-o", "program", "-lgtest", "-lgtest_main", "-pthread" },
+        { "./program" } },
+    { "go", "main.go", { "go", "build", "-o", "program", "main.go" }, { "./program" } },
+    { "rust", "main.rs", { "rustc", "-O", "main.rs", "-o", "program" }, { "./program" } },
+    { "java", "Main.java", { "javac", "-cp", ".", "Main.java" },
+        { "java", "-ea", "-cp", ".", "Main" } },
+    { "scala", "main.scala", { "scalac", "main.scala" }, { "scala", "Main" } },
+    { "csharp", "main.cs", { "mcs", "-out:program.exe", "main.cs" }, { "mono", "program.exe" } },
+    { "swift", "main.swift", { "swiftc", "main.swift", "-o", "program" }, { "./program" } },
+    { "cuda", "main.cu", { "nvcc", "main.cu", "-o", "program" }, { "./program" } },
+    { "verilog", "main.sv", { "iverilog", "-g2012", "-o", "program", "main.sv" },
+        { "vvp", "-n", "program" } },
 };
 
-static const struct {
-    const char *name, *program, *file;
-} languages[] = {
-    { "python", "python3", "main.py" },
-    { "pytest", "pytest", "test_main.py" },
-    { "bash", "bash", "main.sh" },
-    { "nodejs", "node", "main.js" },
-    { "ruby", "ruby", "main.rb" },
-    { "perl", "perl", "main.pl" },
-    { "php", "php", "main.php" },
-    { "lua", "lua", "main.lua" },
-    { "R", "Rscript", "main.R" },
-    { "julia", "julia", "main.jl" },
-};
-
-/* Languages that clients may name, and that are not run here yet. */
-static const char *const others[] = { "cpp", "go", "go_test", "java", "csharp", "typescript", "sql",
-    "rust", "cuda", "D_ut", "scala", "junit", "kotlin_script", "jest", "verilog", "python_gpu",
-    "lean", "swift", "racket", "python2", "gtest", "react" };
+/* Languages that clients may name, and that need packages of their own: they are not run here. */
+static const char *const others[] = { "junit", "jest", "react" };
 
 static void free_fusion(void *data) {
     struct fusion *fusion = data;
 
     if (!fusion)
         return;
-    for (size_t i = 1; i < fusion->n_files; i++)
+    for (size_t i = fusion->language ? 1 : 0; i < fusion->n_files; i++)
         free((void *)(uintptr_t)fusion->files[i].data);
     free(fusion->files);
+    free(fusion->cells);
+    fusion_steps_free(fusion->steps);
     free(fusion);
 }
 
-static void refuse(struct exchange *exchange, const char *detail) {
+void fusion_refuse(struct exchange *exchange, const char *detail) {
     exchange_answer_json(exchange, 422, json_pack("{s:[{s:s}]}", "detail", "msg", detail));
 }
 
-static void answer(
-    struct exchange *exchange, const char *status, const char *message, json_t *take_run) {
+void fusion_answer(struct exchange *exchange, const char *status, const char *message,
+    json_t *take_compiled, json_t *take_run, json_t *take_files) {
     exchange_answer_json(exchange, 200,
-        json_pack("{s:s, s:s, s:n, s:o, s:s, s:{}}", "status", status, "message", message,
-            "compile_result", "run_result", take_run ? take_run : json_null(), "executor_pod_name",
-            "rollbox", "files"));
+        json_pack("{s:s, s:s, s:o, s:o, s:s, s:o}", "status", status, "message", message,
+            "compile_result", take_compiled ? take_compiled : json_null(), "run_result",
+            take_run ? take_run : json_null(), "executor_pod_name", "rollbox", "files",
+            take_files ? take_files : json_object()));
 }
 
 static json_t *stream_of(const void *data, size_t length) {
@@ -79,6 +99,21 @@ static json_t *stream_of(const void *data, size_t length) {
 
     utf8_replace(&text, data, length);
     return json_stringn(text.data ? text.data : "", text.length);
+}
+
+json_t *fusion_result(const struct rollbox_result *result) {
+    bool is_timeout = result->outcome == ROLLBOX_OUTCOME_TIMEOUT;
+    int code = -SIGKILL;
+
+    if (result->outcome == ROLLBOX_OUTCOME_EXIT)
+        code = result->exit_code;
+    else if (result->outcome == ROLLBOX_OUTCOME_SIGNAL)
+        code = -result->signal;
+    return json_pack("{s:s, s:f, s:o, s:o, s:o}", "status",
+        is_timeout ? "TimeLimitExceeded" : "Finished", "execution_time", result->wall_ms / 1000,
+        "return_code", is_timeout ? json_null() : json_integer(code), "stdout",
+        stream_of(result->stdout_data, result->stdout_length), "stderr",
+        stream_of(result->stderr_data, result->stderr_length));
 }
 
 static void on_end(struct rollbox_run *run, void *userdata) {
@@ -91,19 +126,12 @@ static void on_end(struct rollbox_run *run, void *userdata) {
     if (result->outcome == ROLLBOX_OUTCOME_ERROR) {
         auto_free char *message = strdup(result->error.message);
 
-        answer(exchange, "SandboxError", message ? message : "", NULL);
+        fusion_answer(exchange, "SandboxError", message ? message : "", NULL, NULL, NULL);
         return;
     }
-    bool is_timeout = result->outcome == ROLLBOX_OUTCOME_TIMEOUT;
-    int code = result->outcome == ROLLBOX_OUTCOME_EXIT     ? result->exit_code
-               : result->outcome == ROLLBOX_OUTCOME_SIGNAL ? -result->signal
-                                                           : -9;
-    json_t *done = json_pack("{s:s, s:f, s:o, s:o, s:o}", "status",
-        is_timeout ? "TimeLimitExceeded" : "Finished", "execution_time", result->wall_ms / 1000,
-        "return_code", is_timeout ? json_null() : json_integer(code), "stdout",
-        stream_of(result->stdout_data, result->stdout_length), "stderr",
-        stream_of(result->stderr_data, result->stderr_length));
-    answer(exchange, code == 0 && !is_timeout ? "Success" : "Failed", "", done);
+    bool is_success = result->outcome == ROLLBOX_OUTCOME_EXIT && !result->exit_code;
+    fusion_answer(
+        exchange, is_success ? "Success" : "Failed", "", NULL, fusion_result(result), NULL);
 }
 
 static void on_gone(struct exchange *exchange) {
@@ -117,19 +145,19 @@ static void start(struct exchange *exchange, struct rollbox_plan *plan) {
     struct fusion *fusion = exchange->data;
     struct rollbox_error error = { .code = ROLLBOX_OK };
     const struct rollbox_run_options options = { .size = sizeof options,
-        .argv = (const char *const *)fusion->argv,
+        .argv = fusion->language->run,
         .stdin_data = json_string_length(input) ? json_string_value(input) : NULL,
         .stdin_length = json_string_length(input),
         .files = fusion->files,
         .n_files = fusion->n_files,
-        .timeout_ms = fusion->timeout_ms,
-        .output_limit = OUTPUT_MAX,
+        .timeout_ms = fusion->run_ms,
+        .output_limit = FUSION_OUTPUT_MAX,
         .callback = on_end,
         .userdata = exchange };
 
     traces_command_begins(exchange);
     if (rollbox_start(exchange->link->engine, plan, &options, &exchange->run, &error) < 0)
-        answer(exchange, "SandboxError", error.message, NULL);
+        fusion_answer(exchange, "SandboxError", error.message, NULL, NULL, NULL);
 }
 
 /* A content of null is skipped. False: it is malformed. */
@@ -157,16 +185,31 @@ static bool add_file(struct fusion *fusion, const char *path, const json_t *cont
     return true;
 }
 
-static const char *read_limits(struct exchange *exchange, struct fusion *fusion) {
-    const json_t *timeout = json_object_get(exchange->body, "run_timeout");
-    const json_t *memory = json_object_get(exchange->body, "memory_limit_MB");
-    double seconds = timeout ? json_number_value(timeout) : RUN_TIMEOUT_S;
+/* A number of seconds; "" if there is no fault. */
+static const char *read_seconds(
+    struct exchange *exchange, const char *key, double fallback, int64_t *ret_ms) {
+    const json_t *value = json_object_get(exchange->body, key);
+    double seconds = value ? json_number_value(value) : fallback;
 
-    if ((timeout && !json_is_number(timeout)) || !(seconds > 0) || seconds > TIMEOUT_MAX_S)
-        return "run_timeout must be a number of seconds";
+    if ((value && !json_is_number(value)) || !(seconds > 0) || seconds > TIMEOUT_MAX_S)
+        return "run_timeout, compile_timeout and total_timeout must be numbers of seconds";
+    *ret_ms = (int64_t)ceil(seconds * 1000);
+    return NULL;
+}
+
+static const char *read_limits(struct exchange *exchange, struct fusion *fusion) {
+    const json_t *memory = json_object_get(exchange->body, "memory_limit_MB");
+    const char *fault =
+        fusion->language
+            ? read_seconds(exchange, "run_timeout", RUN_TIMEOUT_S, &fusion->run_ms)
+            : read_seconds(exchange, "total_timeout", CELLS_TIMEOUT_S, &fusion->run_ms);
+
+    if (!fault)
+        fault = read_seconds(exchange, "compile_timeout", RUN_TIMEOUT_S, &fusion->compile_ms);
+    if (fault)
+        return fault;
     if (memory && !json_is_number(memory))
         return "memory_limit_MB must be a number";
-    fusion->timeout_ms = (int64_t)ceil(seconds * 1000);
     if (json_number_value(memory) > 0)
         json_object_set_new(exchange->body, "policy",
             json_pack("{s:I}", "max_memory",
@@ -187,9 +230,10 @@ static const char *read_files(struct exchange *exchange, struct fusion *fusion) 
     fusion->files = calloc(json_object_size(files) + 1, sizeof *fusion->files);
     if (!fusion->files)
         return "the server is out of memory";
-    fusion->files[fusion->n_files++] = (struct rollbox_file){ .path = fusion->argv[1],
-        .data = json_string_value(json_object_get(exchange->body, "code")),
-        .length = json_string_length(json_object_get(exchange->body, "code")) };
+    if (fusion->language)
+        fusion->files[fusion->n_files++] = (struct rollbox_file){ .path = fusion->language->file,
+            .data = json_string_value(json_object_get(exchange->body, "code")),
+            .length = json_string_length(json_object_get(exchange->body, "code")) };
     json_object_foreach(files, path, content) {
         if (!add_file(fusion, path, content))
             return "files must be base64 or null";
@@ -197,12 +241,11 @@ static const char *read_files(struct exchange *exchange, struct fusion *fusion) 
     return NULL;
 }
 
-/* 1: it is run here; 0: not yet; -1: there is no such language. */
+/* 1: it is run here; 0: it is not; -1: there is no such language. */
 static int read_language(struct fusion *fusion, const char *language) {
     for (size_t i = 0; i < ARRAY_SIZE(languages); i++)
         if (!strcmp(languages[i].name, language)) {
-            fusion->argv[0] = (char *)(uintptr_t)languages[i].program;
-            fusion->argv[1] = (char *)(uintptr_t)languages[i].file;
+            fusion->language = &languages[i];
             return 1;
         }
     for (size_t i = 0; i < ARRAY_SIZE(others); i++)
@@ -211,34 +254,87 @@ static int read_language(struct fusion *fusion, const char *language) {
     return -1;
 }
 
-void handle_fusion_run(struct exchange *exchange) {
-    const char *language = json_string_value(json_object_get(exchange->body, "language"));
+/* NULL: the answer is given. */
+static struct fusion *fusion_new(struct exchange *exchange) {
     struct fusion *fusion = calloc(1, sizeof *fusion);
-    const char *fault = NULL;
 
     if (!fusion) {
         exchange_problem(exchange, 503, "resource_exhausted", "the server is out of memory");
-        return;
+        return NULL;
     }
     exchange->data = fusion;
     exchange->free_data = free_fusion;
     exchange->gone = on_gone;
+    return fusion;
+}
+
+/* The cells as lines for the interpreter. */
+static const char *read_cells(struct exchange *exchange, struct fusion *fusion) {
+    const json_t *cells = json_object_get(exchange->body, "cells"), *cell;
+    auto_buf struct buf lines = BUF_INIT;
+    size_t i;
+
+    if (!json_is_array(cells))
+        return "cells must be a list of strings";
+    json_array_foreach(cells, i, cell) {
+        json_t *line = json_is_string(cell) ? json_pack("{s:O}", "code", cell) : NULL;
+        auto_free char *text = line ? json_dumps(line, JSON_COMPACT | JSON_ENSURE_ASCII) : NULL;
+
+        json_decref(line);
+        if (!text)
+            return "cells must be a list of strings";
+        buf_printf(&lines, "%s\n", text);
+    }
+    buf_add_text(&lines, "");
+    fusion->cells = lines.length ? buf_take(&lines) : strdup("");
+    return fusion->cells ? NULL : "the server is out of memory";
+}
+
+void handle_fusion_cells(struct exchange *exchange) {
+    const char *kernel = json_string_value(json_object_get(exchange->body, "kernel"));
+    struct fusion *fusion = fusion_new(exchange);
+
+    if (!fusion)
+        return;
+    const char *fault = read_cells(exchange, fusion);
+    if (!fault && kernel && strcmp(kernel, "python3") != 0)
+        fault = "kernel must be python3";
+    if (!fault)
+        fault = read_limits(exchange, fusion);
+    if (!fault)
+        fault = read_files(exchange, fusion);
+    if (fault)
+        fusion_refuse(exchange, fault);
+    else
+        policies_prepare(exchange, ADMISSION_RUN, fusion_steps_start);
+}
+
+void handle_fusion_run(struct exchange *exchange) {
+    const char *language = json_string_value(json_object_get(exchange->body, "language"));
+    struct fusion *fusion = fusion_new(exchange);
+    const char *fault = NULL;
+
+    if (!fusion)
+        return;
     int known = language ? read_language(fusion, language) : -1;
     if (known < 0)
         fault = "language is missing or not known";
     else if (!json_is_string(json_object_get(exchange->body, "code")))
         fault = "code must be a string";
-    if (!fault)
+    if (!fault && known > 0)
         fault = read_limits(exchange, fusion);
     if (!fault && known > 0)
         fault = read_files(exchange, fusion);
     if (fault)
-        refuse(exchange, fault);
+        fusion_refuse(exchange, fault);
     else if (!known)
-        answer(exchange, "SandboxError", "this language is not run by rollbox yet", NULL);
-    else if (json_array_size(json_object_get(exchange->body, "fetch_files")))
-        answer(exchange, "SandboxError", "rollbox does not fetch files yet", NULL);
-    else if (ceilings_allow_time(exchange, fusion->timeout_ms))
+        fusion_answer(
+            exchange, "SandboxError", "rollbox does not run this language", NULL, NULL, NULL);
+    else if (fusion->language->compile[0] ||
+             json_array_size(json_object_get(exchange->body, "fetch_files")) ||
+             !strcmp(fusion->language->run[0], "go"))
+        policies_prepare(exchange, ADMISSION_RUN, fusion_steps_start);
+    else
         policies_prepare(exchange, ADMISSION_RUN, start);
 }
 

@@ -41,6 +41,7 @@ static const struct route routes[] = {
     { "PUT", "/v1/leases/{lease}", TOKEN_RUN, BODY_JSON, no_keys, handle_lease_renew },
     { "DELETE", "/v1/leases/{lease}", TOKEN_RUN, BODY_JSON, no_keys, handle_lease_delete },
     { "POST", "/run_code", TOKEN_RUN, BODY_JSON, NULL, handle_fusion_run },
+    { "POST", "/run_jupyter", TOKEN_RUN, BODY_JSON, NULL, handle_fusion_cells },
     { "GET", "/v1/ping", 0, BODY_JSON, no_keys, handle_fusion_ping },
     { "POST", "/mcp", TOKEN_RUN, BODY_TEXT, no_keys, handle_mcp },
     { "DELETE", "/mcp", TOKEN_RUN, BODY_JSON, no_keys, handle_mcp_end },

@@ -393,6 +393,7 @@ extern const char *const lease_keys[];
 /* ---- fusion.c ---- */
 
 void handle_fusion_run(struct exchange *exchange);
+void handle_fusion_cells(struct exchange *exchange);
 void handle_fusion_ping(struct exchange *exchange);
 
 /* ---- mcp.c ---- */

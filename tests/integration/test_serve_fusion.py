@@ -8,11 +8,11 @@ from harness import caller  # noqa: F401
 from serving import server  # noqa: F401
 
 
-def ask(server, **body):  # noqa: F811
-    """POST /run_code with the token in the address, as its clients have it."""
+def ask(server, path="/run_code", **body):  # noqa: F811
+    """A POST with the token in the address, as its clients have it."""
     basic = base64.b64encode(f"any:{server.token}".encode()).decode()
     connection = server.connect()
-    connection.request("POST", "/run_code", json.dumps(body), {"Authorization": f"Basic {basic}"})
+    connection.request("POST", path, json.dumps(body), {"Authorization": f"Basic {basic}"})
     answer = connection.getresponse()
     content = json.loads(answer.read())
     connection.close()
@@ -63,7 +63,7 @@ def test_failures_have_the_statuses_of_sandboxfusion(server):  # noqa: F811
         answer["run_result"]["return_code"],
         answer["run_result"]["stdout"],
     ) == ("Failed", "TimeLimitExceeded", None, "a\n")
-    assert ask(server, code="int main;", language="cpp")[1]["status"] == "SandboxError"
+    assert ask(server, code="class A {}", language="junit")[1]["status"] == "SandboxError"
 
 
 def test_input_files_and_modules_reach_the_program(server):  # noqa: F811
@@ -96,3 +96,47 @@ def test_malformed_requests_are_422(server):  # noqa: F811
     ):
         status, answer = ask(server, **body)
         assert status == 422 and answer["detail"], body
+
+
+def test_compilation_and_run_have_results_of_their_own(server):  # noqa: F811
+    code = "#include <stdio.h>\nint main(void) { int a; scanf(\"%d\", &a); printf(\"%d\", 2 * a); }"
+    answer = ask(server, code=code, language="c", stdin="21", compile_timeout=60)[1]
+    assert (answer["status"], answer["compile_result"]["return_code"]) == ("Success", 0), answer
+    assert answer["run_result"]["stdout"] == "42"
+    answer = ask(server, code="int main(void) {", language="c", compile_timeout=60)[1]
+    assert (answer["status"], answer["run_result"]) == ("Failed", None)
+    assert answer["compile_result"]["return_code"] == 1
+    assert "error" in answer["compile_result"]["stderr"]
+    code = "int main(void) { for (;;); }"
+    answer = ask(server, code=code, language="c", compile_timeout=60, run_timeout=0.5)[1]
+    assert answer["run_result"]["status"] == "TimeLimitExceeded"
+    assert answer["compile_result"]["status"] == "Finished"
+
+
+def test_language_without_its_compiler_is_a_sandbox_error(server):  # noqa: F811
+    answer = ask(server, code="x", language="verilog")[1]
+    assert answer["status"] == "SandboxError" and "iverilog" in answer["message"]
+
+
+def test_files_are_fetched(server):  # noqa: F811
+    code = "import os; os.mkdir('d'); open('d/out', 'wb').write(b'\\0x'); raise SystemExit(3)"
+    answer = ask(server, code=code, language="python", fetch_files=["d/out", "none", "d"])[1]
+    assert (answer["status"], answer["run_result"]["return_code"]) == ("Failed", 3)
+    assert answer["files"] == {"d/out": base64.b64encode(b"\0x").decode()}
+
+
+def test_cells_share_their_state(server):  # noqa: F811
+    cells = ["a = 5", "a", "print(a)", "1/0", "open('f', 'w').write('x'); print('after')"]
+    answer = ask(server, "/run_jupyter", cells=cells, fetch_files=["f"])[1]
+    assert (answer["status"], answer["driver"]["return_code"]) == ("Success", 0), answer
+    first, second, third, fourth, last = answer["cells"]
+    assert first == {"stdout": "", "stderr": "", "display": [], "error": []}
+    assert second["display"] == [{"text/plain": "5"}] and third["stdout"] == "5\n"
+    assert (fourth["error"][0]["ename"], last["stdout"]) == ("ZeroDivisionError", "after\n")
+    assert answer["files"] == {"f": base64.b64encode(b"x").decode()}
+    cells = ["print(1)", "while True: pass"]
+    answer = ask(server, "/run_jupyter", cells=cells, total_timeout=1.5)[1]
+    assert (answer["status"], answer["cells"]) == ("Failed", [])
+    assert answer["driver"]["status"] == "TimeLimitExceeded"
+    for body in ({}, {"cells": "x"}, {"cells": [1]}, {"cells": [], "kernel": "ir"}):
+        assert ask(server, "/run_jupyter", **body)[0] == 422, body
