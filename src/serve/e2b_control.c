@@ -25,15 +25,18 @@
 
 /* The calls of the native API that the requests become. */
 #define BOX "/v1/sandboxes/{sandbox}"
-static const struct route native_inspect = { "GET", BOX, TOKEN_RUN, BODY_JSON, NULL, NULL };
-static const struct route native_close = { "DELETE", BOX, TOKEN_RUN, BODY_JSON, NULL, NULL };
-static const struct route native_stats = { "GET", BOX "/stats", TOKEN_RUN, BODY_JSON, NULL, NULL };
+static const struct route native_inspect = { "GET", BOX, TOKEN_RUN, BODY_JSON, NULL, handle_call };
+static const struct route native_close = { "DELETE", BOX, TOKEN_RUN, BODY_JSON, NULL, handle_call };
+static const struct route native_stats = { "GET", BOX "/stats", TOKEN_RUN, BODY_JSON, NULL,
+    handle_call };
 static const struct route native_hibernate = { "POST", BOX "/hibernate", TOKEN_RUN, BODY_JSON, NULL,
-    NULL };
-static const struct route native_wake = { "POST", BOX "/wake", TOKEN_RUN, BODY_JSON, NULL, NULL };
+    handle_call };
+static const struct route native_wake = { "POST", BOX "/wake", TOKEN_RUN, BODY_JSON, NULL,
+    handle_call };
 static const struct route native_snapshot = { "POST", BOX "/snapshots", TOKEN_RUN, BODY_JSON, NULL,
-    NULL };
-static const struct route native_fork = { "POST", BOX "/fork", TOKEN_RUN, BODY_JSON, NULL, NULL };
+    handle_call };
+static const struct route native_fork = { "POST", BOX "/fork", TOKEN_RUN, BODY_JSON, NULL,
+    handle_fork };
 
 /* The request becomes one of the native API. `take_body` NULL: without members. What the client
  * sent stays in the member "e2b", which the native calls do not look at. */
@@ -50,7 +53,7 @@ static void become(struct exchange *exchange, const struct route *route, json_t 
     exchange->translate = translate;
     if (exchange->run)
         exchange->run = rollbox_run_free(exchange->run);
-    handle_call(exchange);
+    route->handle(exchange);
 }
 
 static const json_t *sent(const struct exchange *exchange, const char *key) {
