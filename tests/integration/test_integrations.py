@@ -360,6 +360,8 @@ def test_rllm_sandbox_of_a_server_has_its_labels():
             assert box.exec("echo there") == "there\n"
             (row,) = Engine(url).sandboxes()
             assert row["labels"] == {"episode": "4", "name": "task-9"}
+        with RollboxSandbox("task-10", socket=url, labels={"x" * 5000: "y" * 100_000}) as box:
+            assert box.exec("echo there") == "there\n", "labels that a server refuses fail nothing"
 
 
 KILLED = """

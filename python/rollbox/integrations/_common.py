@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import pathlib
 import threading
@@ -20,6 +21,8 @@ from ..aio._threads import run_in_thread
 
 EngineLike = Union[Engine, str, None]
 """An Engine, the socket of one, the address of a server, or None: this process's own engine."""
+
+_log = logging.getLogger(__name__)
 
 HOST = "host"
 """The image that stands for the host's own directories, read-only: no image at all."""
@@ -174,8 +177,12 @@ def label(box: Sandbox, labels: Mapping[str, Any]) -> None:
     made = {str(name): str(value) for name, value in labels.items()}
     box.note({"labels": made})
     remote = box._get_engine().remote
-    if remote is not None:
+    if remote is None:
+        return
+    try:
         remote.ask("PATCH", f"/v1/sandboxes/{box.name}", {"labels": made})
+    except InvalidArgument as problem:  # a framework's metadata is no reason to fail an episode
+        _log.warning("sandbox %s has no labels on its server: %s", box.name, problem)
 
 
 async def label_async(box: AsyncSandbox, labels: Mapping[str, Any]) -> None:
