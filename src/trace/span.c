@@ -40,9 +40,17 @@ void trace_add_number(struct buf *attributes, const char *key, double value) {
 }
 
 static void add_id(struct buf *to, const char *key, const uint8_t *bytes, size_t n) {
-    buf_printf(to, "\"%s\":\"", key);
-    for (size_t i = 0; i < n; i++)
-        buf_printf(to, "%02x", bytes[i]);
+    static const char digits[] = "0123456789abcdef";
+    char text[2 * sizeof(((struct trace_context *)0)->trace)];
+
+    for (size_t i = 0; i < n; i++) {
+        text[2 * i] = digits[bytes[i] >> 4];
+        text[2 * i + 1] = digits[bytes[i] & 15];
+    }
+    buf_add_text(to, "\"");
+    buf_add_text(to, key);
+    buf_add_text(to, "\":\"");
+    buf_add(to, text, 2 * n);
     buf_add_text(to, "\"");
 }
 
