@@ -153,9 +153,9 @@ def _attributes(begun: _Begun, raw: Any, outcome: str) -> list[dict[str, Any]]:
     ]
 
 
-def end(run: int, raw: Any) -> None:
+def end(run: Optional[int], raw: Any) -> None:
     """A run or command has ended, with this result of the library."""
-    begun = _begun.pop(run, None) if _begun else None
+    begun = None if run is None else _begun.pop(run, None)
     if begun is None or _socket is None:
         return
     trace, parent = (begun.parent[3:35], begun.parent[36:52]) if begun.parent else (_id(16), "")
