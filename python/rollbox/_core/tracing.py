@@ -29,7 +29,7 @@ def labels(**values: str) -> Iterator[None]:
     and its forks have them too. Without a server they are in traces alone.
 
     Args:
-        **values: The labels, each a str.
+        values: The labels, each a str.
 
     Raises:
         InvalidArgument: A value is no str.
