@@ -20,6 +20,7 @@
 #include "serve/engine_link.h"
 #include "serve/events.h"
 #include "serve/late_call.h"
+#include "serve/traces.h"
 
 #define PIECE_BYTES ((size_t)32 << 10)
 #define PROCESSES_MAX 1024u /* of a sandbox */
@@ -430,6 +431,8 @@ static int start(struct process *process, const struct process_start *wanted, in
         .callback = on_ended,
         .userdata = process };
 
+    if (process->watch)
+        traces_command_begins(process->watch);
     return rollbox_exec(process->e2b->box->handle, &options, &process->run, error);
 }
 

@@ -12,6 +12,7 @@
 #include "serve/e2b_code.h"
 #include "serve/engine_link.h"
 #include "serve/fusion.h"
+#include "serve/traces.h"
 
 #define FETCH_MAX ((uint64_t)16 << 20)
 #define FILES_MAX 512u
@@ -239,6 +240,7 @@ static void start_command(struct exchange *exchange, const char *const *argv, in
         options.stdin_length = fusion->cells ? strlen(text) : json_string_length(input);
     }
     exchange->run = rollbox_run_free(exchange->run);
+    traces_command_begins(exchange);
     if (rollbox_exec(steps_of(exchange)->handle, &options, &exchange->run, &error) < 0)
         fail(exchange, error.message);
 }
