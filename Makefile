@@ -3,7 +3,7 @@
 # A front for meson, ninja and pip. `make` leaves the programs at the top of build/ and the Python package in .venv. Nothing is fetched once
 # everything is there. JOBS=N limits the compilers at work; CI=true makes warnings errors.
 .DELETE_ON_ERROR:
-.PHONY: all build python wheel dist deb install check lint docs demo integrations bench soak fuzz format clean
+.PHONY: all build python wheel dist deb install check lint docs demo demo-serve integrations bench soak fuzz format clean
 
 JOBS ?= $(shell nproc)
 PYTHON := .venv/bin/python
@@ -86,6 +86,13 @@ demo: all
 	@$(PYTHON) examples/reward.py examples/problems.jsonl
 	@echo; echo 'An agent in one sandbox: its tree of forks, and the rewards (examples/repo_agent.py)'; echo
 	@$(PYTHON) examples/repo_agent.py
+
+# One server, and other people's clients; without torch, which verl's reward does not need.
+SERVE_PACKAGES := requests e2b-code-interpreter==2.11.5 mcp==2.3.0
+demo-serve: all
+	@tools/setup venv .venv-serve $(SERVE_PACKAGES)
+	@.venv-serve/bin/python -m pip install --quiet --disable-pip-version-check --no-deps verl==0.9.1
+	@PYTHONPATH=$$($(PYTHON) -c 'import sysconfig; print(sysconfig.get_path("platlib"))') .venv-serve/bin/python examples/serve_demo.py
 
 # The adapters against the frameworks themselves, which are large, and what users install: the wheel in a container's image, the Debian
 # packages in a clean root (as root). Not part of check, where those tests are skipped.
