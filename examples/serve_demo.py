@@ -31,7 +31,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Callable, Optional
 
-from rollbox import Engine, Sandbox
+from rollbox import Engine, Sandbox, labels
 
 PROJECT = Path(__file__).resolve().parent.parent
 PRICES = {"cpu_s": 0.000014, "gib_s": 0.0000045, "disk_gib_s": 0.00000003}
@@ -193,7 +193,7 @@ def show_forks(server: Server) -> None:
     moves = ["n *= 2; path.append('double')", "n += 3; path.append('add')"]
     target, depth, n_forks = 22, 5, 0
     with Engine(server.url, token=server.token) as engine:
-        with Sandbox({"max_memory": "128M"}, engine=engine, labels={"rollout": "tree"}) as box:
+        with labels(rollout="tree"), Sandbox({"max_memory": "128M"}, engine=engine) as box:
             # A node keeps its process, too: a stream that nobody holds is closed.
             edge = [(box, box.spawn(["python3", "-c", world], id="world"))]
             for _ in range(depth):
