@@ -2,7 +2,6 @@
 /* Sandboxes of E2B's clients, and the way of a request to one; e2b.h has the model. */
 #include "serve/e2b.h"
 
-#include <errno.h>
 #include <nettle/base64.h>
 #include <nettle/memops.h>
 #include <nettle/sha2.h>
@@ -14,10 +13,10 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
-#include "serve/connect.h"
 #include "serve/digits.h"
 #include "serve/e2b_code.h"
 #include "serve/e2b_process.h"
+#include "serve/e2b_stream.h"
 #include "serve/e2b_watch.h"
 #include "serve/engine_link.h"
 
@@ -65,6 +64,7 @@ struct e2b_box *e2b_box_new(struct exchange *exchange, struct box *box, int64_t 
     if (exchange->connection)
         e2b->bearer = bearer_of(http_request_of(exchange->connection));
     e2b->home = "/tmp";
+    e2b->followers = &e2b_streams;
     e2b->started_s = time(NULL);
     list_init(&e2b->processes);
     list_init(&e2b->contexts);
@@ -97,13 +97,6 @@ void e2b_box_end_at(struct e2b_box *e2b, int64_t timeout_s) {
     e2b->ends_s = time(NULL) + timeout_s;
     (void)loop_timer_set(
         e2b->server->loop, &e2b->timer, clock_now_ns() + timeout_s * SECOND_NS, on_end);
-}
-
-struct e2b_box *e2b_of(struct exchange *exchange) {
-    if (exchange->box && exchange->box->e2b)
-        return exchange->box->e2b;
-    exchange_problem(exchange, 404, "not_found", "the sandbox was not found");
-    return NULL;
 }
 
 /* ---- requests to a sandbox ---- */
@@ -190,63 +183,4 @@ int e2b_find(struct exchange *exchange, unsigned port, const char *id, const cha
     exchange->link = engine_link_ref(found->box->link);
     *ret_header = found->bearer ? found->bearer : "";
     return 0;
-}
-
-void e2b_refuse(struct exchange *exchange, int status) {
-    if (status == 401)
-        exchange_problem(exchange, 401, "token_invalid",
-            "the sandbox's access token is missing or wrong (X-Access-Token)");
-    else
-        exchange_problem(exchange, 502, "not_found", "the sandbox was not found");
-}
-
-/* ---- answers ---- */
-
-static const char *text_of(const json_t *answer, const char *key) {
-    const char *text = json_string_value(json_object_get(answer, key));
-
-    return text ? text : "";
-}
-
-/* Control plane and HTTP of the sandbox: {"code": STATUS, "message"}. */
-json_t *e2b_control_answer(struct exchange *exchange, int *status, json_t *take_answer) {
-    json_t *answer = take_answer;
-
-    (void)exchange;
-    if (*status < 400)
-        return take_answer;
-    const char *code = text_of(take_answer, "code");
-    if (!strcmp(code, "path_not_found"))
-        *status = 404;
-    answer = json_pack("{s:i, s:s}", "code", *status, "message", text_of(take_answer, "detail"));
-    json_decref(take_answer);
-    return answer;
-}
-
-json_t *e2b_envd_answer(struct exchange *exchange, int *status, json_t *take_answer) {
-    const int64_t number = json_integer_value(json_object_get(take_answer, "errno"));
-
-    if (*status < 400)
-        return take_answer;
-    if (number == ENOSPC || number == EDQUOT)
-        *status = 507;
-    json_t *answer =
-        json_pack("{s:s?, s:i, s:s}", "sandboxId", exchange->box ? exchange->box->name : NULL,
-            "code", *status, "message", text_of(take_answer, "detail"));
-    json_decref(take_answer);
-    return answer;
-}
-
-json_t *e2b_connect_answer(struct exchange *exchange, int *status, json_t *take_answer) {
-    if (*status < 400)
-        return take_answer;
-    /* A proxy's answer, not the sandbox's. */
-    if (*status == 502 && !exchange->box)
-        return e2b_envd_answer(exchange, status, take_answer);
-    const char *code = connect_code(text_of(take_answer, "code"),
-        (int)json_integer_value(json_object_get(take_answer, "errno")), status);
-    json_t *answer = connect_error(code, text_of(take_answer, "detail"));
-
-    json_decref(take_answer);
-    return answer;
 }

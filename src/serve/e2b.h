@@ -23,6 +23,8 @@
 #define E2B_CODE_PORT 49999u
 #define E2B_TOKEN_BYTES 16u
 
+struct process_followers;
+
 /* What a sandbox has for these clients. It ends with the sandbox's place in the server's table. */
 struct e2b_box {
     struct list of_server;
@@ -38,7 +40,8 @@ struct e2b_box {
     struct loop_timer timer;
     bool auto_pause, is_paused, allows_internet;
     bool is_public; /* its services need no token: its random id is the secret, as with E2B */
-    struct list processes; /* e2b_process.c */
+    struct list processes;                     /* e2b_process.c */
+    const struct process_followers *followers; /* the clients that follow processes */
     uint32_t last_pid;
     struct list contexts; /* e2b_code.c */
     struct list watchers; /* e2b_watch.c */
@@ -51,8 +54,6 @@ struct e2b_box {
 struct e2b_box *e2b_box_new(struct exchange *exchange, struct box *box, int64_t timeout_s);
 /* The end is that many seconds from now. */
 void e2b_box_end_at(struct e2b_box *e2b, int64_t timeout_s);
-/* The exchange's sandbox's; NULL: the answer is given, for it has ended. */
-struct e2b_box *e2b_of(struct exchange *exchange);
 
 /* Whether the request is for a sandbox's port; then `id` is the sandbox's. */
 bool e2b_is_for_sandbox(const struct http_request *request, unsigned *ret_port, struct buf *id);
@@ -60,6 +61,10 @@ bool e2b_is_for_sandbox(const struct http_request *request, unsigned *ret_port, 
  * the header Authorization; otherwise the status. The exchange has the sandbox then. */
 int e2b_find(struct exchange *exchange, unsigned port, const char *id, const char **ret_header);
 
+/* ---- e2b_answers.c ---- */
+
+/* The exchange's sandbox's; NULL: the answer is given, for it has ended. */
+struct e2b_box *e2b_of(struct exchange *exchange);
 /* Answers of another form for the server's problems. */
 exchange_translate e2b_control_answer, e2b_envd_answer, e2b_connect_answer;
 /* A problem that e2b_find found. */

@@ -84,7 +84,7 @@ static void run_sweep(struct loop_task *task) {
 /* Its clients get the end, and it is freed by the loop: callers up the stack may look at it. */
 static void end_process(struct process *process) {
     list_remove(&process->of_box);
-    streams_end(process);
+    process->followers->ended(process);
     if (process->user)
         process->user->ended(process);
     process->user = NULL;
@@ -104,7 +104,7 @@ static void give(struct process_side *side, const char *data, size_t length) {
     if (process->user)
         process->user->output(process, is_error, data, length);
     else
-        process->is_full = streams_output(process, is_error, data, length);
+        process->is_full = process->followers->output(process, is_error, data, length);
 }
 
 static void end_when_complete(struct process *process) {
@@ -238,7 +238,7 @@ static void on_ended(struct rollbox_run *run, void *userdata) {
         process->is_asleep = true;
         if (!process->user)
             process->end = error_end("unavailable", "the sandbox is paused");
-        streams_end(process);
+        process->followers->ended(process);
         json_decref(TAKE_PTR(process->end));
         for (size_t i = 0; i < 2; i++)
             close_side(&process->sides[i]);
@@ -372,6 +372,7 @@ static struct process *new_process(
     if (!process)
         return NULL;
     process->e2b = e2b;
+    process->followers = e2b->followers;
     process->server = e2b->server;
     process->watch = watch_new(of, e2b);
     if (!process->watch) {

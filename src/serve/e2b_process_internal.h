@@ -8,9 +8,10 @@
 struct process {
     struct list of_box;
     struct server *server;
-    struct e2b_box *e2b;    /* not valid any more once it has ended */
-    struct exchange *watch; /* without a client: it counts as a running command */
-    const struct process_user *user;
+    struct e2b_box *e2b;             /* not valid any more once it has ended */
+    struct exchange *watch;          /* without a client: it counts as a running command */
+    const struct process_user *user; /* instead of clients */
+    const struct process_followers *followers;
     void *userdata;
     uint32_t pid;
     char id[65];
@@ -34,12 +35,14 @@ struct process {
     struct list writers; /* exchanges that wait for the input to be taken */
 };
 
-/* ---- e2b_stream.c ---- */
+/* The clients that follow a process: e2b_stream.c. */
+struct process_followers {
+    /* It has written. True: the clients have not read, and nothing more should be read. */
+    bool (*output)(struct process *process, bool is_error, const char *data, size_t length);
+    /* It has ended: process->end says how. Every client is answered. */
+    void (*ended)(struct process *process);
+};
 
-/* The process has written. True: its clients have not read, and nothing more should be read. */
-bool streams_output(struct process *process, bool is_error, const char *data, size_t length);
-/* It has ended: process->end says how. Every stream is answered. */
-void streams_end(struct process *process);
 /* ---- e2b_process.c ---- */
 
 /* The clients have read. */

@@ -13,6 +13,7 @@
 #include "serve/command.h"
 #include "serve/connect.h"
 #include "serve/e2b_process_internal.h"
+#include "serve/e2b_stream.h"
 #include "serve/late_call.h"
 
 #define STREAM_TYPE "application/connect+json"
@@ -75,7 +76,8 @@ static void finish(struct follower *follower, json_t *take_error) {
         http_end(connection);
 }
 
-bool streams_output(struct process *process, bool is_error, const char *data, size_t length) {
+static bool streams_output(
+    struct process *process, bool is_error, const char *data, size_t length) {
     const char *output = is_error ? "stderr" : "stdout";
     const char *name = process->is_terminal ? "pty" : output;
     auto_buf struct buf text = BUF_INIT;
@@ -97,7 +99,7 @@ bool streams_output(struct process *process, bool is_error, const char *data, si
     return is_full;
 }
 
-void streams_end(struct process *process) {
+static void streams_end(struct process *process) {
     const json_t *end = process->end;
     const json_t *error = json_object_get(end, "error");
 
@@ -119,6 +121,8 @@ void streams_end(struct process *process) {
         finish(follower, error ? json_incref((json_t *)(uintptr_t)error) : NULL);
     }
 }
+
+const struct process_followers e2b_streams = { .output = streams_output, .ended = streams_end };
 
 /* A problem as the only message of an answer that is a stream. */
 static void on_refused(struct exchange *exchange, json_t *take_problem) {
