@@ -105,7 +105,7 @@ static bool wait_until_ready(int output) {
 
 static int start_server(const struct options *options, int *ret_place) {
     auto_close int listener = -EBADF;
-    int pair[2], place;
+    int pair[2], place = -EBADF;
     pid_t parent = getpid();
 
     int r = make_socket(&listener, &place);
@@ -130,7 +130,7 @@ int cmd_mcp(const struct options *options) {
     const char *given = options_text(options, OPTION_ENGINE);
     const char *server = given ? given : getenv("ROLLBOX_ENGINE");
     char address[64];
-    int place;
+    int place = -EBADF;
 
     if (remote_is_url(server))
         return become_bridge(options, server);

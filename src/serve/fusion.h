@@ -29,12 +29,16 @@ struct fusion {
     struct fusion_steps *steps;
 };
 
+/* ---- fusion_answers.c ---- */
+
 /* {"status", "return_code", ...} of a step. */
 json_t *fusion_result(const struct rollbox_result *result);
 /* Each answers. Results are consumed, and may be NULL. */
 void fusion_answer(struct exchange *exchange, const char *status, const char *message,
     json_t *take_compiled, json_t *take_run, json_t *take_files);
 void fusion_refuse(struct exchange *exchange, const char *detail);
+
+/* ---- fusion_steps.c ---- */
 
 /* The steps of exchange->data, a struct fusion, begin. */
 void fusion_steps_start(struct exchange *exchange, struct rollbox_plan *plan);
