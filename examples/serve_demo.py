@@ -201,6 +201,7 @@ def show_forks(server: Server) -> None:
                 for node, _ in edge:
                     for kid, move in zip(node.fork(len(moves)), moves):
                         process = kid.process("world")
+                        assert process.stdin and process.stdout
                         process.stdin.write(move.encode() + b"\n")
                         process.stdin.flush()
                         value, _, path = process.stdout.readline().decode().partition(" ")
@@ -234,12 +235,15 @@ def show_cost(server: Server, program: str, token_file: Path) -> None:
 
 
 def show_trace(collector: Collector) -> None:
-    """The largest trace, as a tree."""
+    """A trace of a sandbox, as a tree."""
     traces: dict[str, list[dict[str, Any]]] = {}
     for span in collector.spans:
         traces.setdefault(span["traceId"], []).append(span)
     assert traces, "no span came"
-    spans = max(traces.values(), key=len)
+    spans = max(
+        traces.values(),
+        key=lambda some: (any(one["name"] == "rollbox.rollout" for one in some), len(some)),
+    )
     ids = {span["spanId"] for span in spans}
 
     def show(parent: Optional[str], depth: int) -> None:
