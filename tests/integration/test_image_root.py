@@ -30,7 +30,7 @@ def test_root_is_the_image(store):
     )
     assert (
         result.stdout.split()
-        == "/: bin data dev etc home other proc sys tmp /data: new /sys: devices fs 2 /dev/shm:".split()
+        == "/: bin data dev etc home other proc sys tmp /data: new /sys: class devices fs 2 /dev/shm:".split()
     ), result
     assert (
         "/usr: No such" in result.stderr
