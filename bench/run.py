@@ -398,14 +398,15 @@ class Driver:
             ],
             check=True,
         )
-        words = [
-            str(PROJECT / ".venv" / "bin" / "python"),
-            str(HERE / "neighbours.py"),
-            str(storms),
-            str(self.arguments.rounds),
-        ]
+        rows, problem = self.measured(identity, "neighbours.py", storms)
+        return {"spin": {"failed": problem}} if problem else rows
+
+    def measured(self, identity: Identity, name: str, *words: Any) -> "tuple[Dict[str, Any], str]":
+        """What a program of this directory prints as JSON, with the rounds as its last argument; or
+        why it failed."""
+        argv = [str(PROJECT / ".venv" / "bin" / "python"), str(HERE / name), *map(str, words)]
         with identity.popen(
-            words,
+            [*argv, str(self.arguments.rounds)],
             env={"ROLLBOX_LIBRARY": str(self.build / "librollbox.so")},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -413,7 +414,9 @@ class Driver:
             text=True,
         ) as process:
             out, problem = process.communicate()
-        return json.loads(out) if process.returncode == 0 else {"spin": {"failed": problem.strip()[-300:]}}
+        if process.returncode != 0:
+            return {}, problem.strip()[-300:] or f"status {process.returncode}"
+        return dict(json.loads(out)), ""
 
     # ---- network
     # --------------------------------------------------------------------------------------------------------
@@ -421,24 +424,10 @@ class Driver:
     def network(self, identity: Identity) -> Dict[str, Any]:
         """Rows of all three tables of network.py, with the table's name before each."""
         self.look_around()
-        words = [
-            str(PROJECT / ".venv" / "bin" / "python"),
-            str(HERE / "network.py"),
-            str(self.build),
-            str(self.arguments.rounds),
-        ]
-        with identity.popen(
-            words,
-            env={"ROLLBOX_LIBRARY": str(self.build / "librollbox.so")},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        ) as process:
-            out, problem = process.communicate()
-        if process.returncode != 0:
-            return {"https: direct": {"failed": problem.strip()[-300:]}}
-        return {f"{table}: {name}": row for table, rows in json.loads(out).items() for name, row in rows.items()}
+        tables, problem = self.measured(identity, "network.py", self.build)
+        if problem:
+            return {"https: direct": {"failed": problem}}
+        return {f"{table}: {name}": row for table, rows in tables.items() for name, row in rows.items()}
 
     # ---- the HTTP server
     # --------------------------------------------------------------------------------------------
@@ -446,25 +435,10 @@ class Driver:
     def serving(self, identity: Identity) -> Dict[str, Any]:
         """Rows of all three tables of serving.py."""
         self.look_around()
-        words = [
-            str(PROJECT / ".venv" / "bin" / "python"),
-            str(HERE / "serving.py"),
-            str(self.build),
-            str(self.bench),
-            str(self.arguments.rounds),
-        ]
-        with identity.popen(
-            words,
-            env={"ROLLBOX_LIBRARY": str(self.build / "librollbox.so")},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        ) as process:
-            out, problem = process.communicate()
-        if process.returncode != 0:
-            return {"server": {"failed": problem.strip()[-300:]}}
-        return {name: row for rows in json.loads(out).values() for name, row in rows.items()}
+        tables, problem = self.measured(identity, "serving.py", self.build, self.bench)
+        if problem:
+            return {"server": {"failed": problem}}
+        return {name: row for rows in tables.values() for name, row in rows.items()}
 
     # ---- determinism
     # ----------------------------------------------------------------------------------------------------

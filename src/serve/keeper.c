@@ -10,7 +10,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -19,7 +18,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/fd.h"
-#include "sys/syscalls.h"
+#include "serve/side_process.h"
 
 #define START_MS 10000 /* an engine that listens on a socket takes some milliseconds */
 #define LOOK_MS 5
@@ -174,7 +173,8 @@ static void answer(int socket, const struct config *config, const struct keeper_
     free(spawned.path);
 }
 
-static _Noreturn void keep(int socket, const struct config *config) {
+static _Noreturn void keep(int socket, const void *data) {
+    const struct config *config = data;
     struct keeper_engine engine;
 
     (void)signal(SIGINT, SIG_IGN); /* of a terminal: for the server */
@@ -197,35 +197,15 @@ static _Noreturn void keep(int socket, const struct config *config) {
 }
 
 int keeper_start(const struct config *config) {
-    int pair[2];
+    int socket = side_process_start("rollbox-keeper", keep, config);
 
-    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
-        return -errno;
-    pid_t pid = fork();
-    if (pid < 0) {
+    if (socket >= 0 && fcntl(socket, F_SETFL, O_NONBLOCK) < 0) {
         int r = -errno;
 
-        close(pair[0]);
-        close(pair[1]);
+        close(socket);
         return r;
     }
-    if (pid == 0) {
-        /* Nothing of the server's: it would keep its clients' connections. */
-        int socket = dup2(pair[1], 3);
-
-        (void)prctl(PR_SET_NAME, "rollbox-keeper", 0, 0, 0);
-        (void)fcntl(socket, F_SETFD, FD_CLOEXEC);
-        (void)sys_close_range(4, ~0u, 0);
-        keep(socket, config);
-    }
-    close(pair[1]);
-    if (fcntl(pair[0], F_SETFL, O_NONBLOCK) < 0) {
-        int r = -errno;
-
-        close(pair[0]);
-        return r;
-    }
-    return pair[0];
+    return socket;
 }
 
 int keeper_ask(int socket, const struct keeper_engine *engine) {

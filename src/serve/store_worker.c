@@ -10,7 +10,6 @@
 #include <spawn.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -18,7 +17,7 @@
 #include "base/cleanup.h"
 #include "base/error.h"
 #include "base/fd.h"
-#include "sys/syscalls.h"
+#include "serve/side_process.h"
 
 #define MESSAGE_MAX ((size_t)16 << 10)
 #define ARGUMENTS_MAX 32u
@@ -104,10 +103,11 @@ static void give_file(int answer) {
     (void)fd_send(answer, &error_number, sizeof error_number, &fd, fd < 0 ? 0 : 1);
 }
 
-static _Noreturn void work(int socket) {
+static _Noreturn void work(int socket, const void *unused) {
     static char message[MESSAGE_MAX + 1];
     int fds[FD_MESSAGE_MAX_FDS];
 
+    (void)unused;
     (void)signal(SIGINT, SIG_IGN);
     (void)signal(SIGTERM, SIG_IGN);
     (void)signal(SIGHUP, SIG_IGN);
@@ -131,28 +131,7 @@ static _Noreturn void work(int socket) {
 }
 
 int store_worker_start(void) {
-    int pair[2];
-
-    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
-        return -errno;
-    pid_t pid = fork();
-    if (pid < 0) {
-        int r = -errno;
-
-        close(pair[0]);
-        close(pair[1]);
-        return r;
-    }
-    if (pid == 0) {
-        int socket = dup2(pair[1], 3);
-
-        (void)prctl(PR_SET_NAME, "rollbox-stores", 0, 0, 0);
-        (void)fcntl(socket, F_SETFD, FD_CLOEXEC);
-        (void)sys_close_range(4, ~0u, 0);
-        work(socket);
-    }
-    close(pair[1]);
-    return pair[0];
+    return side_process_start("rollbox-stores", work, NULL);
 }
 
 /* ---- the server ---- */

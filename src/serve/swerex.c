@@ -17,11 +17,12 @@
 #include <strings.h>
 
 #include "base/cleanup.h"
+#include "base/text.h"
 #include "base/utf8.h"
 #include "serve/digits.h"
-#include "serve/multipart.h"
 #include "serve/python_text.h"
 #include "serve/swerex_session.h"
+#include "serve/upload_form.h"
 
 #define DEFAULT_SANDBOX "swerex"
 #define IDLE_S 3600
@@ -518,25 +519,37 @@ static void upload(struct rex *rex) {
 void handle_rex_upload(struct exchange *exchange) {
     const struct http_request *request = http_request_of(exchange->connection);
     struct rex *rex = rex_new(exchange);
-    struct multipart parts;
+    struct form form;
+    struct form_part part;
     char digits[17];
+    int r;
 
     if (!rex)
         return;
-    if (!multipart_open(&parts, http_header(request, "content-type"), request->body.data,
-            request->body.length)) {
+    const char *body = request->body.data ? request->body.data : "";
+    if (!form_open(&form, http_header(request, "content-type"), body, request->body.length)) {
         refuse(exchange, "file", "the body is not multipart/form-data");
+        form_done(&form);
         return;
     }
-    for (struct multipart_part part; multipart_next(&parts, &part);) {
-        if (!strcmp(part.name, "file")) {
+    while ((r = form_next(&form, &part)) == 1) {
+        const char *name = part.name.data ? part.name.data : "";
+
+        if (!strcmp(name, "file")) {
             rex->content.length = 0;
             buf_add(&rex->content, part.data, part.length);
-        } else if (!strcmp(part.name, "target_path") && !rex->target) {
-            rex->target = strndup(part.data, part.length);
-        } else if (!strcmp(part.name, "unzip")) {
+        } else if (!strcmp(name, "target_path") && !rex->target) {
+            rex->target = text_copy(part.data, part.length);
+        } else if (!strcmp(name, "unzip")) {
             rex->is_archive = part.length == 4 && !strncasecmp(part.data, "true", 4);
         }
+        form_part_done(&part);
+    }
+    form_part_done(&part);
+    form_done(&form);
+    if (r < 0) {
+        refuse(exchange, "file", "the form is malformed or incomplete");
+        return;
     }
     digits_random(8, digits);
     if (asprintf(&rex->archive, "/tmp/.swerex-upload-%s.zip", digits) < 0)
