@@ -550,7 +550,6 @@ void handle_e2b_update(struct exchange *exchange) {
             exchange, 400, "invalid_argument", "pty needs a size, and the process a terminal");
         return;
     }
-    (void)late_call_start(exchange, process->id,
+    late_call_answer(exchange, process->id,
         &(struct rollbox_call_options){ .call = ROLLBOX_CALL_RESIZE, .terminal = &terminal });
-    exchange_answer(exchange, 200, "{}", NULL);
 }

@@ -21,6 +21,7 @@ struct late_call {
     struct rollbox_call_options options;
     struct rollbox_terminal terminal;
     struct rollbox_run *run;
+    struct exchange *answers; /* once the call is done; NULL: none */
     char id[65];
     unsigned tries;
 };
@@ -28,10 +29,14 @@ struct late_call {
 static void try_call(struct loop_timer *timer);
 
 static void free_call(struct late_call *call) {
+    struct exchange *answers = call->answers;
+
     rollbox_run_free(call->run);
     call->box->n_late_calls--;
     box_unref(call->box);
     free(call);
+    if (answers)
+        exchange_answer(answers, 200, "{}", NULL);
 }
 
 static void on_called(struct rollbox_run *run, void *userdata) {
@@ -54,8 +59,8 @@ static void try_call(struct loop_timer *timer) {
         free_call(call);
 }
 
-bool late_call_start(
-    struct exchange *exchange, const char *id, const struct rollbox_call_options *options) {
+static bool start(struct exchange *exchange, const char *id,
+    const struct rollbox_call_options *options, bool answers) {
     struct late_call *call =
         exchange->box->n_late_calls < LATE_MAX ? calloc(1, sizeof *call) : NULL;
 
@@ -75,6 +80,19 @@ bool late_call_start(
     call->options.operation_id = call->id;
     call->options.callback = on_called;
     call->options.userdata = call;
+    call->answers = answers ? exchange : NULL;
     try_call(&call->timer);
     return true;
+}
+
+bool late_call_start(
+    struct exchange *exchange, const char *id, const struct rollbox_call_options *options) {
+    return start(exchange, id, options, false);
+}
+
+void late_call_answer(
+    struct exchange *exchange, const char *id, const struct rollbox_call_options *options) {
+    if (!start(exchange, id, options, true))
+        exchange_problem(exchange, 503, "resource_exhausted",
+            "too many calls of this sandbox are on their way; try again");
 }

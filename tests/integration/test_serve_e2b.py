@@ -152,11 +152,20 @@ def test_process_lives_on_without_its_client(server):  # noqa: F811
 
 def test_terminal_has_a_size_and_takes_signals(server):  # noqa: F811
     box = Box(server)
-    connection, answer, pid = box.start("stty size; cat", pty={"size": {"rows": 7, "cols": 70}})
+    script = "stty size; while read line; do stty size; done"
+    connection, answer, pid = box.start(script, pty={"size": {"rows": 7, "cols": 70}})
     assert b"7 70" in base64.b64decode(next_message(answer)[1]["event"]["data"]["pty"])
     selector = {"process": {"pid": pid}}
-    size = {"size": {"rows": 8, "cols": 80}}
-    assert box.call(f"{PROCESS}/Update", **selector, pty=size) == (200, {})
+    shown = b""
+    for rows in range(8, 18):
+        # The answer comes when the terminal has the size.
+        size = {"size": {"rows": rows, "cols": 80}}
+        assert box.call(f"{PROCESS}/Update", **selector, pty=size) == (200, {})
+        keys = {"pty": base64.b64encode(b"\n").decode()}
+        assert box.call(f"{PROCESS}/SendInput", **selector, input=keys) == (200, {})
+        while shown.count(b" 80") < rows - 7:
+            shown += base64.b64decode(next_message(answer)[1]["event"]["data"]["pty"])
+    assert shown.split() == [word for rows in range(8, 18) for word in (b"%d" % rows, b"80")]
     assert box.call(f"{PROCESS}/SendSignal", **selector, signal="SIGNAL_SIGKILL") == (200, {})
     assert next_message(answer)[1]["event"]["end"]["status"] == "signal: killed"
     connection.close()
