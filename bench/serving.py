@@ -280,7 +280,7 @@ def begin(server: Server, path: str, argv: List[str]) -> None:
     """Starts a command that needs no client."""
     connection = server.connect()
     head = {"Authorization": f"Bearer {server.token}", "Prefer": "respond-async"}
-    body = {"argv": argv, "output_limit": 2 * OUTPUT}
+    body = {"argv": argv, "output_limit": OUTPUT}
     connection.request("PUT", path, json.dumps(body), head)
     if connection.getresponse().status != 202:
         raise RuntimeError(f"{path} was not started")

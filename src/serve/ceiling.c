@@ -10,6 +10,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include <rollbox/rollbox.h>
+
 #include "base/cleanup.h"
 #include "policy/devices.h"
 #include "policy/policy.h"
@@ -304,4 +306,23 @@ bool ceiling_allows_time(const json_t *ceiling, int64_t timeout_ms, char ret[CEI
     }
     policy_free(most);
     return allowed;
+}
+
+uint64_t ceiling_output(const json_t *ceiling) {
+    char why[CEILING_TEXT];
+    struct policy *most =
+        json_object_get(ceiling, "max_output") ? parse_limits(ceiling, why) : NULL;
+    uint64_t bytes = most ? output_of(most) : UINT64_MAX;
+
+    policy_free(most);
+    return bytes;
+}
+
+int64_t ceiling_time(const json_t *ceiling) {
+    char why[CEILING_TEXT];
+    struct policy *most = json_object_get(ceiling, "timeout") ? parse_limits(ceiling, why) : NULL;
+    uint64_t ms = most ? time_of(most) : UINT64_MAX;
+
+    policy_free(most);
+    return ms == UINT64_MAX ? ROLLBOX_NO_TIMEOUT : (int64_t)ms;
 }

@@ -38,5 +38,9 @@ bool ceiling_apply(const json_t *ceiling, json_t *policy, char ret[CEILING_TEXT]
 bool ceiling_allows(const json_t *ceiling, const struct amounts *limits, char ret[CEILING_TEXT]);
 /* The same for the time of a command; `timeout_ms` 0: no limit. */
 bool ceiling_allows_time(const json_t *ceiling, int64_t timeout_ms, char ret[CEILING_TEXT]);
+/* The longest time of a command in ms; ROLLBOX_NO_TIMEOUT: no ceiling. */
+int64_t ceiling_time(const json_t *ceiling);
+/* The most bytes of each stream of a command's output; UINT64_MAX: no ceiling. */
+uint64_t ceiling_output(const json_t *ceiling);
 
 #endif

@@ -14,5 +14,10 @@ bool ceilings_apply(struct exchange *exchange);
 bool ceilings_allow_fork(struct exchange *exchange);
 /* Of a command: its time; 0: no limit. */
 bool ceilings_allow_time(struct exchange *exchange, int64_t timeout_ms);
+/* The longest time of a command in ms, for clients that name none. */
+int64_t ceilings_time(struct exchange *exchange);
+/* The limit of each stream of a command's output: what was asked for, or the ceiling if that is
+ * lower. */
+int64_t ceilings_lower_output(struct exchange *exchange, int64_t bytes);
 
 #endif

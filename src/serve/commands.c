@@ -29,6 +29,7 @@
 #include "serve/traces.h"
 #include "serve/usage.h"
 
+#define OUTPUT_MAX (INT64_C(1) << 30) /* of a stream; the engine keeps it in memory */
 #define WAIT_MAX_S 3600
 #define COMMENT_NS (INT64_C(10) * 1000000000)
 #define PIECE_BYTES ((size_t)64 << 10)
@@ -238,8 +239,11 @@ struct command *command_read(struct exchange *exchange) {
         take_files(exchange, command) && take_stdin(exchange, command) &&
         exchange_string(exchange, "cwd", &command->cwd) &&
         exchange_string(exchange, "user", &command->user) && take_timeout(exchange, command) &&
-        exchange_integer(exchange, "output_limit", 0, INT64_C(1) << 40, &command->output_limit))
+        exchange_integer(exchange, "output_limit", 0, OUTPUT_MAX, &command->output_limit)) {
+        if (command->output_limit >= 0)
+            command->output_limit = ceilings_lower_output(exchange, command->output_limit);
         return command;
+    }
     command_free(command);
     return NULL;
 }

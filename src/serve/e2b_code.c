@@ -337,9 +337,11 @@ static struct context *default_context(struct exchange *exchange, const char *la
 static bool start_process(struct exchange *exchange, struct context *context) {
     const char *const argv[] = { E2B_INTERPRETER(context->language), NULL };
     const char *const env[] = { "PYTHONDONTWRITEBYTECODE=1", NULL };
-    const struct process_start wanted = {
-        .argv = argv, .env = env, .cwd = context->cwd, .has_stdin = true
-    };
+    const struct process_start wanted = { .argv = argv,
+        .env = env,
+        .cwd = context->cwd,
+        .timeout_ms = ROLLBOX_NO_TIMEOUT,
+        .has_stdin = true };
 
     if (!context->process)
         context->process = process_start(exchange, &wanted, json_object(), &context_user, context);

@@ -422,7 +422,7 @@ static int start(struct process *process, const struct process_start *wanted, in
         .argv = wanted->argv,
         .env = wanted->env,
         .cwd = wanted->cwd,
-        .timeout_ms = ROLLBOX_NO_TIMEOUT,
+        .timeout_ms = wanted->timeout_ms,
         .output_limit = -1,
         .operation_id = process->id,
         .terminal = wanted->terminal,

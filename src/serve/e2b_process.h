@@ -24,6 +24,7 @@ struct process_user {
 struct process_start {
     const char *const *argv, *const *env; /* NULL-terminated */
     const char *cwd;
+    int64_t timeout_ms;
     const struct rollbox_terminal *terminal;
     bool has_stdin;
 };

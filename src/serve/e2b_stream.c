@@ -10,6 +10,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/utf8.h"
+#include "serve/ceilings.h"
 #include "serve/command.h"
 #include "serve/connect.h"
 #include "serve/e2b_process_internal.h"
@@ -302,6 +303,7 @@ static struct process *start(struct exchange *exchange, const json_t *message) {
         const struct process_start wanted = { .argv = argv,
             .env = (const char *const *)env,
             .cwd = directory,
+            .timeout_ms = ceilings_time(exchange),
             .terminal = json_is_object(pty) ? &terminal : NULL,
             .has_stdin = json_is_true(json_object_get(message, "stdin")) };
 

@@ -114,7 +114,7 @@ static void start(struct exchange *exchange, struct rollbox_plan *plan) {
         .files = fusion->files,
         .n_files = fusion->n_files,
         .timeout_ms = fusion->run_ms,
-        .output_limit = FUSION_OUTPUT_MAX,
+        .output_limit = ceilings_lower_output(exchange, FUSION_OUTPUT_MAX),
         .callback = on_end,
         .userdata = exchange };
 
@@ -253,6 +253,11 @@ static const char *read_cells(struct exchange *exchange, struct fusion *fusion) 
     return fusion->cells ? NULL : "the server is out of memory";
 }
 
+static bool is_in_steps(const struct exchange *exchange, const struct fusion *fusion) {
+    return fusion->language->compile[0] || !strcmp(fusion->language->run[0], "go") ||
+           json_array_size(json_object_get(exchange->body, "fetch_files"));
+}
+
 void handle_fusion_cells(struct exchange *exchange) {
     const char *kernel = json_string_value(json_object_get(exchange->body, "kernel"));
     struct fusion *fusion = fusion_new(exchange);
@@ -268,7 +273,7 @@ void handle_fusion_cells(struct exchange *exchange) {
         fault = read_files(exchange, fusion);
     if (fault)
         fusion_refuse(exchange, fault);
-    else
+    else if (ceilings_allow_time(exchange, fusion->run_ms))
         policies_prepare(exchange, ADMISSION_RUN, fusion_steps_start);
 }
 
@@ -293,12 +298,10 @@ void handle_fusion_run(struct exchange *exchange) {
     else if (!known)
         fusion_answer(
             exchange, "SandboxError", "rollbox does not run this language", NULL, NULL, NULL);
-    else if (fusion->language->compile[0] ||
-             json_array_size(json_object_get(exchange->body, "fetch_files")) ||
-             !strcmp(fusion->language->run[0], "go"))
-        policies_prepare(exchange, ADMISSION_RUN, fusion_steps_start);
-    else
-        policies_prepare(exchange, ADMISSION_RUN, start);
+    else if (ceilings_allow_time(exchange, fusion->run_ms) &&
+             (!fusion->language->compile[0] || ceilings_allow_time(exchange, fusion->compile_ms)))
+        policies_prepare(
+            exchange, ADMISSION_RUN, is_in_steps(exchange, fusion) ? fusion_steps_start : start);
 }
 
 void handle_fusion_ping(struct exchange *exchange) {

@@ -11,6 +11,7 @@
 #include "serve/digits.h"
 #include "serve/e2b_code.h"
 #include "serve/engine_link.h"
+#include "serve/ceilings.h"
 #include "serve/fusion.h"
 #include "serve/traces.h"
 
@@ -225,7 +226,7 @@ static void start_command(struct exchange *exchange, const char *const *argv, in
         .env = environment,
         .cwd = "/tmp",
         .timeout_ms = timeout_ms,
-        .output_limit = FUSION_OUTPUT_MAX,
+        .output_limit = ceilings_lower_output(exchange, FUSION_OUTPUT_MAX),
         .input_fd = -1,
         .stream_fds = { -1, -1 },
         .callback = callback,

@@ -129,6 +129,18 @@ def test_deadline_ends_a_command(server):  # noqa: F811
     assert box.call(f"{PROCESS}/List")[1] == {"processes": []}
 
 
+def test_ceiling_of_the_tenant_ends_a_command(server):  # noqa: F811
+    ceiling = server.directory / "ceiling"
+    ceiling.write_text('{"timeout": 1}')
+    done = server.who.rollbox(
+        "token", "tenant", "--tokens", server.tokens, "--ceiling", ceiling, "bounded"
+    )
+    assert done.returncode == 0, done.stderr
+    box = Box(server, server.new_token("bounded"))
+    messages = box.stream(f"{PROCESS}/Start", process={"cmd": "sleep", "args": ["1000"]})
+    assert "end" in messages[-2][1]["event"] or "error" in messages[-1][1], messages
+
+
 def test_process_lives_on_without_its_client(server):  # noqa: F811
     box = Box(server)
     connection, _, pid = box.start("read x; echo got $x", stdin=True)

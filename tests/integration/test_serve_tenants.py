@@ -326,6 +326,28 @@ def test_time_of_commands_is_below_the_ceiling(server):
     assert server.call("POST", "/run_code", body, token=token)[0] == 403
 
 
+def test_output_of_a_command_is_below_the_ceiling(server):
+    token = ceiling(server, "says", {"max_output": "1K"})
+    run = {"argv": ["head", "-c", "9000", "/dev/zero"], "output_limit": 100000}
+    status, answer = server.call("POST", "/v1/runs", run, token)
+    assert (status, answer["outcome"], len(answer["stdout"])) == (200, "output_limit", 1024)
+    code = {"code": "print('x' * 9000)", "language": "python"}
+    answer = server.call("POST", "/run_code", code, token)[1]
+    assert answer["status"] == "Failed" and len(answer["run_result"]["stdout"]) == 1024
+
+
+def test_output_is_bounded_without_a_ceiling(server):
+    """The engine keeps it in memory that is not the sandbox's."""
+    run = {"argv": ["true"], "policy": {"max_output": "2G"}}
+    status, answer = server.call("POST", "/v1/runs", run)
+    assert (status, answer["code"]) == (403, "policy_forbidden"), answer
+    assert "max_output" in answer["detail"] and "2G" in answer["detail"]
+    status, answer = server.call("POST", "/v1/runs", {"argv": ["true"], "output_limit": 1 << 31})
+    assert (status, answer["code"]) == (400, "invalid_argument"), answer
+    run = {"argv": ["true"], "policy": {"max_output": "1G"}, "output_limit": 1 << 30}
+    assert server.call("POST", "/v1/runs", run)[1]["outcome"] == "exit"
+
+
 def test_fork_of_a_sandbox_above_a_new_ceiling_is_refused(server):
     token = tenant(server, "shrinks")
     assert create(server, token, name="box")[0] == 201
