@@ -789,6 +789,7 @@ complete -c rollbox -n '__fish_seen_subcommand_from serve' -l tokens -r -F -d 't
 complete -c rollbox -n '__fish_seen_subcommand_from serve' -l quota -x -d 'sandboxes, running, queued, memory, cpus, disk, starts (a day), rate (a second) or burst; repeat it for more'
 complete -c rollbox -n '__fish_seen_subcommand_from serve' -l engine -r -F -d 'use the shared engine on this socket instead of a private one'
 complete -c rollbox -n '__fish_seen_subcommand_from serve' -l help -s h -d 'print this help'
+complete -c rollbox -n '__fish_seen_subcommand_from mcp' -l json -d 'print the result as one JSON object'
 complete -c rollbox -n '__fish_seen_subcommand_from mcp' -l engine -r -F -d 'use the shared engine on this socket instead of a private one'
 complete -c rollbox -n '__fish_seen_subcommand_from mcp' -l help -s h -d 'print this help'
 complete -c rollbox -n '__fish_seen_subcommand_from cost' -l json -d 'print the result as one JSON object'

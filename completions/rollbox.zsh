@@ -1194,6 +1194,7 @@ _rollbox() {
         ;;
     'mcp')
         _arguments -s -S \
+            '*--json[print the result as one JSON object]' \
             '*--engine=[use the shared engine on this socket instead of a private one]:SOCKET:_files' \
             '*-h[print this help]' \
             '*--help[print this help]'

@@ -50,7 +50,7 @@
         COMMAND_IMAGE_LS | COMMAND_IMAGE_RM | COMMAND_IMAGE_SHOW | COMMAND_STORE_PATH |            \
         COMMAND_STORE_GC | COMMAND_STORE_FSCK | COMMAND_STORE_DF | VOLUME_COMMANDS)
 /* All commands except those whose output is a text for a person or a shell. */
-#define JSON_COMMANDS (EVERY_COMMAND & ~(COMMAND_COMPLETION | COMMAND_HELP | COMMAND_MCP))
+#define JSON_COMMANDS (EVERY_COMMAND & ~(COMMAND_COMPLETION | COMMAND_HELP))
 
 /* In the order of the help. */
 const struct option option_table[] = {

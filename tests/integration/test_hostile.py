@@ -7,6 +7,7 @@ test_hostile_neighbours.py.
 
 import base64
 import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -346,17 +347,28 @@ def test_no_controlling_terminal(caller):
 # ---- what the caller has must not leak in ----
 
 
+def copy_descriptor(descriptor, number):
+    """False: that number is in use. EBUSY: another thread is opening a file and has reserved it."""
+    while True:
+        with contextlib.suppress(OSError):
+            os.fstat(number)
+            return False
+        try:
+            os.dup2(descriptor, number)
+            return True
+        except OSError as problem:
+            if problem.errno != errno.EBUSY:
+                raise
+
+
 def test_inherited_descriptors(caller):
     """The guest has only descriptors 0, 1 and 2 of the caller's open files, and none with a high number."""
     secret = os.open(caller.write(caller.home / "secret6", "secret"), os.O_RDONLY)
     high = []
     try:
         for number in (3, 9, 77, 500, 1023):
-            with contextlib.suppress(OSError):
-                os.fstat(number)
-                continue
-            os.dup2(secret, number)
-            high.append(number)
+            if copy_descriptor(secret, number):
+                high.append(number)
         directory = os.open("/", os.O_RDONLY)
         high.append(directory)
         program = guest("escape_probe")
