@@ -331,7 +331,7 @@ def page(results):
         "no cgroups here; sandboxes have a limit of memory. podman's root file system is an overlay on the",
         "disk; crun's is an overlay with its changed files in memory, as rollbox's are.",
         "",
-        "| what | contestant | of | ratio | target |  |",
+        "| what | contestant | compared with | ratio | target | verdict |",
         "|---|---|---|---|---|---|",
     ]
     for row, contestant, of, most in TARGETS:

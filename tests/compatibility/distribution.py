@@ -69,7 +69,7 @@ DIFFERENCES = {
     "POSIX message queues": "the kernel counts them for a user of the host, not for a sandbox",
     "writing to /etc/hosts": "the file is the same for all sandboxes of a policy, so none can write to it",
     "rsyslog, logger": "/dev is read-only, so there is no /dev/log; other inputs of rsyslog work",
-    "iptables": "the words differ: there is no netfilter, and a container has no right to it",
+    "iptables": "both refuse it: a sandbox has no netfilter, and a container has no right to it",
 }
 
 
