@@ -61,11 +61,14 @@ static void free_execution(struct execution *execution) {
     free(execution);
 }
 
-/* The answer is complete. */
+/* The answer is complete. Its client may not have read all of it; the next one's can. */
 static void finish(struct execution *execution) {
     struct exchange *exchange = TAKE_PTR(execution->exchange);
+    struct process *process = execution->context->process;
 
     free_execution(execution);
+    if (process)
+        process_go_on(process);
     if (!exchange)
         return;
     struct http_connection *connection = TAKE_PTR(exchange->connection);

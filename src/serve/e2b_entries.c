@@ -12,7 +12,6 @@
 #include "base/cleanup.h"
 
 #define DEPTH_MAX 32
-#define ENTRIES_MAX 100000u
 
 static const char *text_of(const json_t *row, const char *key) {
     const char *text = json_string_value(json_object_get(row, key));
@@ -83,7 +82,7 @@ int entries_stat(struct rollbox_sandbox *sandbox, const char *path, json_t **ret
     return *ret_entry ? 0 : -ENOMEM;
 }
 
-static int add_level(struct rollbox_sandbox *sandbox, const char *path, int64_t depth,
+static int add_level(struct rollbox_sandbox *sandbox, const char *path, int64_t depth, size_t most,
     json_t *entries, struct rollbox_error *error) {
     auto_free char *json = NULL;
     int r = rollbox_file_list(sandbox, path, &json, error);
@@ -94,22 +93,22 @@ static int add_level(struct rollbox_sandbox *sandbox, const char *path, int64_t 
         auto_buf struct buf below = BUF_INIT;
 
         buf_printf(&below, "%s/%s", strcmp(path, "/") ? path : "", text_of(row, "name"));
-        if (buf_failed(&below) || json_array_size(entries) >= ENTRIES_MAX)
+        if (buf_failed(&below) || json_array_size(entries) >= most)
             break;
         json_array_append_new(entries, entry_of(row, below.data));
         /* One that has gone meanwhile, or may not be read, has no entries. */
         if (depth > 1 && !strcmp(text_of(row, "type"), "directory"))
-            (void)add_level(sandbox, below.data, depth - 1, entries, NULL);
+            (void)add_level(sandbox, below.data, depth - 1, most, entries, NULL);
     }
     json_decref(answer);
     return r;
 }
 
-int entries_list(struct rollbox_sandbox *sandbox, const char *path, int64_t depth,
+int entries_list(struct rollbox_sandbox *sandbox, const char *path, int64_t depth, size_t most,
     json_t **ret_entries, struct rollbox_error *error) {
     json_t *entries = json_array();
-    int r =
-        add_level(sandbox, path, MIN(MAX(depth, (int64_t)1), (int64_t)DEPTH_MAX), entries, error);
+    int r = add_level(
+        sandbox, path, MIN(MAX(depth, (int64_t)1), (int64_t)DEPTH_MAX), most, entries, error);
 
     if (r < 0) {
         json_decref(entries);

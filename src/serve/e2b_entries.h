@@ -9,8 +9,8 @@
 /* *ret_entry is new. */
 int entries_stat(struct rollbox_sandbox *sandbox, const char *path, json_t **ret_entry,
     struct rollbox_error *error);
-/* A directory, and the directories in it down to `depth` levels (0: one). */
-int entries_list(struct rollbox_sandbox *sandbox, const char *path, int64_t depth,
+/* A directory, and the directories in it down to `depth` levels (0: one); at most that many. */
+int entries_list(struct rollbox_sandbox *sandbox, const char *path, int64_t depth, size_t most,
     json_t **ret_entries, struct rollbox_error *error);
 
 #endif

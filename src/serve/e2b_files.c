@@ -18,6 +18,7 @@
 
 #define READ_MAX ((uint64_t)64 << 20)
 #define FILES_MAX 1000u
+#define ENTRIES_MAX 100000u /* of a list */
 #define MOVE_TIMEOUT_MS 60000
 
 /* ---- users and paths ---- */
@@ -201,7 +202,7 @@ void handle_e2b_stat(struct exchange *exchange) {
 static void list_work(struct file_job *job) {
     json_t *rows = NULL;
 
-    job->r = entries_list(job->handle, job->path, job->depth, &rows, &job->error);
+    job->r = entries_list(job->handle, job->path, job->depth, ENTRIES_MAX, &rows, &job->error);
     if (job->r >= 0)
         job->answer = json_pack("{s:o}", "entries", rows);
 }

@@ -15,6 +15,8 @@
 #define WATCHERS_MAX 64u
 #define LOOK_NS (INT64_C(200) * 1000000)
 #define DEPTH_RECURSIVE 16
+#define ENTRIES_MAX 10000u /* a watcher remembers them */
+#define REST 4             /* times the length of a look, for each watcher of the sandbox */
 #define STREAM_TYPE "application/connect+json"
 
 struct watcher {
@@ -28,10 +30,11 @@ struct watcher {
     struct exchange *exchange; /* the stream, or the request that waits; NULL: none */
     char id[SERVER_NAME_MAX + 1];
     char *path;
-    json_t *seen, *now; /* entries by their paths */
+    json_t *seen, *now; /* "MODE SIZE TIME" of entries by their paths */
     struct rollbox_error error;
     int r;
-    bool recursive, is_stream, is_working, has_begun;
+    int64_t begun_ns;
+    bool recursive, is_stream, is_working, has_begun, is_full;
 };
 
 static void look(struct watcher *watcher);
@@ -78,10 +81,13 @@ static void work(struct pool_job *job) {
     size_t i;
 
     watcher->r = entries_list(watcher->handle, watcher->path,
-        watcher->recursive ? DEPTH_RECURSIVE : 1, &rows, &watcher->error);
+        watcher->recursive ? DEPTH_RECURSIVE : 1, ENTRIES_MAX, &rows, &watcher->error);
     watcher->now = watcher->r < 0 ? NULL : json_object();
     json_array_foreach(rows, i, row) {
-        json_object_set(watcher->now, json_string_value(json_object_get(row, "path")), row);
+        json_object_set_new(watcher->now, json_string_value(json_object_get(row, "path")),
+            json_sprintf("%lld %s %s", (long long)json_integer_value(json_object_get(row, "mode")),
+                json_string_value(json_object_get(row, "size")),
+                json_string_value(json_object_get(row, "modifiedTime"))));
     }
     json_decref(rows);
 }
@@ -94,8 +100,13 @@ static void add_event(
     json_array_append_new(events, json_pack("{s:s, s:s}", "name", path, "type", type));
 }
 
-static bool differs(const json_t *a, const json_t *b, const char *key) {
-    return !json_equal(json_object_get(a, key), json_object_get(b, key));
+/* `before` NULL: the entry is new. */
+static bool is_written(const char *now, const char *before) {
+    return !before || strcmp(now + strcspn(now, " "), before + strcspn(before, " ")) != 0;
+}
+
+static bool has_new_mode(const char *now, const char *before) {
+    return strncmp(now, before, strcspn(now, " ") + 1) != 0;
 }
 
 static json_t *events_of(const struct watcher *watcher) {
@@ -103,13 +114,14 @@ static json_t *events_of(const struct watcher *watcher) {
     const char *path;
 
     json_object_foreach(watcher->now, path, entry) {
-        const json_t *before = json_object_get(watcher->seen, path);
+        const char *before = json_string_value(json_object_get(watcher->seen, path));
+        const char *after = json_string_value(entry);
 
         if (!before)
             add_event(events, watcher, path, "EVENT_TYPE_CREATE");
-        if (differs(entry, before, "modifiedTime") || differs(entry, before, "size"))
+        if (is_written(after, before))
             add_event(events, watcher, path, "EVENT_TYPE_WRITE");
-        if (before && differs(entry, before, "mode"))
+        if (before && has_new_mode(after, before))
             add_event(events, watcher, path, "EVENT_TYPE_CHMOD");
     }
     json_object_foreach(watcher->seen, path, entry) {
@@ -123,8 +135,9 @@ static void send_message(struct watcher *watcher, json_t *take_message) {
     auto_buf struct buf frame = BUF_INIT;
 
     connect_add(&frame, 0, take_message);
-    if (watcher->exchange->connection)
-        (void)http_write(watcher->exchange->connection, frame.data, frame.length);
+    if (watcher->exchange->connection && !buf_failed(&frame))
+        watcher->is_full =
+            http_write(watcher->exchange->connection, frame.data, frame.length) >= HTTP_UNSENT_MAX;
 }
 
 static void tell(struct watcher *watcher) {
@@ -155,6 +168,15 @@ static void on_timer(struct loop_timer *timer) {
     look(container_of(timer, struct watcher, timer));
 }
 
+/* Large directories are looked at less often: the watchers of a sandbox must not keep the threads
+ * busy that all tenants share. */
+static void look_later(struct watcher *watcher) {
+    int64_t now = clock_now_ns(), took = now - watcher->begun_ns;
+    int64_t rest = took * REST * (int64_t)watcher->e2b->n_watchers;
+
+    (void)loop_timer_set(watcher->loop, &watcher->timer, now + MAX(rest, LOOK_NS), on_timer);
+}
+
 static void done(struct pool_job *job) {
     struct watcher *watcher = container_of(job, struct watcher, job);
 
@@ -178,8 +200,9 @@ static void done(struct pool_job *job) {
     tell(watcher);
     json_decref(watcher->seen);
     watcher->seen = TAKE_PTR(watcher->now);
-    if (watcher->is_stream)
-        (void)loop_timer_set(watcher->loop, &watcher->timer, clock_now_ns() + LOOK_NS, on_timer);
+    /* A client that does not read gets no more events until it does. */
+    if (watcher->is_stream && !watcher->is_full)
+        look_later(watcher);
 }
 
 static void look(struct watcher *watcher) {
@@ -188,6 +211,7 @@ static void look(struct watcher *watcher) {
         return;
     }
     watcher->is_working = true;
+    watcher->begun_ns = clock_now_ns();
     watcher->job = (struct pool_job){ .work = work, .done = done };
     pool_submit(watcher->e2b->server->pool, &watcher->job);
 }
@@ -219,6 +243,16 @@ static void on_gone(struct exchange *exchange) {
     watcher->exchange = NULL;
     if (watcher->is_stream && !watcher->is_working)
         free_watcher(watcher);
+}
+
+static void on_writable(struct exchange *exchange) {
+    struct watcher *watcher = exchange->data;
+
+    if (!watcher || !watcher->is_full)
+        return;
+    watcher->is_full = false;
+    if (watcher->has_begun && !watcher->is_working)
+        look_later(watcher);
 }
 
 static struct watcher *watcher_new(struct exchange *exchange, const json_t *message) {
@@ -256,6 +290,7 @@ static void begin(struct exchange *exchange, struct watcher *watcher) {
     watcher->exchange = exchange;
     exchange->data = watcher;
     exchange->gone = on_gone;
+    exchange->writable = on_writable;
     look(watcher);
 }
 

@@ -150,12 +150,16 @@ static const char *member(const json_t *object, const char *name) {
     return json_string_value(json_object_get(object, name));
 }
 
-/* A page of another site may not use the rights of a browser's user. */
+/* A page of another site, or of a service in a sandbox, may not use the rights of a browser's
+ * user. */
 static bool origin_ok(const struct exchange *exchange) {
     const char *origin = header(exchange, "origin");
     const char *host = origin ? strstr(origin, "://") : NULL;
+    auto_buf struct buf id = BUF_INIT;
+    unsigned port;
 
-    return !origin || (host && http_host_allowed(host + 3, exchange->server->http.hosts));
+    return !origin || (host && !http_sandbox_host(host + 3, &port, &id) &&
+                          http_host_allowed(host + 3, exchange->server->http.hosts));
 }
 
 static bool is_legacy(const char *version) {

@@ -328,6 +328,14 @@ static int on_sandbox_head(struct exchange *exchange, const char *id, size_t *re
     const char *header = NULL;
     bool path_known = false;
 
+    /* Port 0 is the control plane's table, which a sandbox's token or name must never open. */
+    if (!exchange->port || exchange->port > UINT16_MAX) {
+        exchange->route = &any_route;
+        request->keep_alive = false;
+        http_close_after(connection);
+        refuse(exchange, 400, "E2b-Sandbox-Port must be a port, from 1 to 65535");
+        return 400;
+    }
     exchange->route = find_e2b_route(exchange, request, &path_known);
     int status = 0;
     if (!exchange->route) {
@@ -497,6 +505,11 @@ static void on_request(struct http_connection *connection) {
     } else if (strcmp(exchange->route->method, "POST") != 0 ||
                exchange->route->body == BODY_STREAM) {
         key = NULL;
+    } else if (key && exchange->port) {
+        /* The path of such a request does not name the sandbox. */
+        buf_printf(&own, "port %u %llu %s", exchange->port,
+            (unsigned long long)exchange->box->number, key);
+        key = own.data;
     }
     if (key && exchange->tenant && !operation_begin(exchange, key))
         return;

@@ -2,9 +2,12 @@
 """E2B's clients, by the requests that they send; test_integrations_e2b.py has the packages."""
 
 import base64
+import contextlib
 import hashlib
 import json
+import socket
 
+import pytest
 from e2b_wire import CODE, ENVD, Box, frame, frames, next_message, result_of
 from harness import DEADLINE, caller, until  # noqa: F401
 from serving import server  # noqa: F401
@@ -48,6 +51,24 @@ def test_creation_is_refused_in_the_form_of_e2b(server):  # noqa: F811
     Box(server, tight)
     status, problem = box.control("POST", "/v2/sandboxes", {}, token=tight)
     assert (status, problem["code"]) == (429, 429) and "sandboxes" in problem["message"]
+
+
+def test_no_port_of_a_sandbox_is_the_control_plane(server):  # noqa: F811
+    box = Box(server)
+    for port in ("0", "", "x", "-1", "000000", "65536", "99999", "4294967296"):
+        for access in ("", box.access):
+            for method, path in (("GET", "/v2/sandboxes"), ("POST", "/v2/sandboxes")):
+                status, answer = box.ask(method, path, port=port, access=access)
+                assert status == 400, (port, method, answer)
+    assert len(box.control("GET", "/v2/sandboxes")[1]) == 1
+
+
+def test_same_key_at_two_sandboxes_is_two_requests(server):  # noqa: F811
+    boxes = Box(server), Box(server)
+    for box in boxes:
+        asked = box.ask("POST", "/files?path=/tmp/f", b"x", Idempotency_Key="k")
+        assert asked[0] == 200
+        assert box.ask("GET", "/files?path=/tmp/f") == (200, b"x")
 
 
 def test_same_idempotency_key_gives_the_same_sandbox(server):  # noqa: F811
@@ -410,3 +431,107 @@ def test_host_names_a_port_and_a_sandbox(server):  # noqa: F811
     for host in (f"-{box.id}.localhost", f"99999-{box.id}.localhost", f"{ENVD}-.localhost"):
         assert status(host) == 421, host
     assert status("api.localhost") == 401
+
+
+# Answers the first request, and keeps what comes after it in a file.
+GREEDY_SERVICE = """
+import socket
+with socket.create_server(("127.0.0.1", 8124)) as listener:
+    client, _ = listener.accept()
+    with client:
+        client.recv(65536)
+        client.sendall(%r)
+        rest = b"".join(iter(lambda: client.recv(65536), b""))
+open("/tmp/rest", "wb").write(rest)
+"""
+
+
+def send_two_requests(server, box, answer, headers=""):  # noqa: F811
+    """(what the client of a service that keeps its connection gets, what the service gets)."""
+    connection, stream, _ = box.start(
+        f"cat > /tmp/s.py <<'END'\n{GREEDY_SERVICE % answer}END\npython3 /tmp/s.py"
+    )
+    head = f"GET /%s HTTP/1.1\r\nHost: 8124-{box.id}.localhost\r\n{headers}%s\r\n"
+    until(lambda: box.run("grep -c :1FBC /proc/net/tcp")[0] == "1\n")
+    with socket.create_connection(("127.0.0.1", server.port), timeout=DEADLINE) as client:
+        client.sendall((head % ("1", "")).encode())
+        got = client.recv(65536)
+        client.sendall((head % ("2", "Authorization: Bearer of-another\r\n")).encode())
+        client.shutdown(socket.SHUT_WR)
+        # The second request is not read, so the kernel may reset the connection.
+        with contextlib.suppress(ConnectionResetError):
+            while piece := client.recv(65536):
+                got += piece
+    stream.read()
+    connection.close()
+    return got, box.ask("GET", "/files?path=/tmp/rest")[1]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: keep-alive\r\n\r\nok",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok",
+        b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok",
+    ],
+)
+def test_no_second_request_of_a_connection_reaches_a_service(server, answer):  # noqa: F811
+    got, rest = send_two_requests(server, Box(server), answer)
+    head, _, body = got.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 200 OK\r\n") and body == b"ok"
+    assert head.lower().count(b"connection:") == 1 and b"\r\nConnection: close" in head
+    assert rest == b""
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\nok",
+        b"HTTP/1.1 200 OK\nContent-Length: 2\n\nok",
+        b"ok\r\n\r\n",
+    ],
+)
+def test_answer_that_is_no_answer_of_http_is_refused(server, answer):  # noqa: F811
+    got, rest = send_two_requests(server, Box(server), answer)
+    assert got.startswith(b"HTTP/1.1 502 ") and rest == b""
+
+
+def test_refused_upgrade_ends_the_connection(server):  # noqa: F811
+    answer = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+    upgrade = "Connection: Upgrade\r\nUpgrade: websocket\r\n"
+    got, rest = send_two_requests(server, Box(server), answer, upgrade)
+    assert b"\r\nConnection: close\r\n" in got and rest == b""
+
+
+def test_slow_reader_of_one_execution_does_not_block_the_next(server):  # noqa: F811
+    box = Box(server)
+    # More than the server keeps for a client and the kernel for a connection, in one line: the end
+    # of the execution comes with the last piece.
+    code = "print('x' * 20000000)"
+    begun = box.begin("POST", "/execute", json.dumps({"code": code}), CODE)
+    until(lambda: box.run("true")[1]["exitCode"] == 0)
+    assert len(begun.getresponse().read()) > 20000000
+    begun.close()
+    assert box.execute("print(1)")[0]["text"] == "1\n"
+
+
+def test_accepted_upgrade_passes_bytes_both_ways(server):  # noqa: F811
+    answer = b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\nok"
+    upgrade = "Connection: Upgrade\r\nUpgrade: websocket\r\n"
+    got, rest = send_two_requests(server, Box(server), answer, upgrade)
+    assert got == answer and rest.startswith(b"GET /2 ")
+
+
+def test_stream_of_a_watcher_tells_modes_and_sizes(server):  # noqa: F811
+    box = Box(server)
+    box.run("mkdir /tmp/w; echo 1 > /tmp/w/f")
+    data = frame({"path": "/tmp/w"})
+    kind = "application/connect+json"
+    connection = box.begin("POST", f"/{FILESYSTEM}/WatchDir", data, Content_Type=kind)
+    answer = connection.getresponse()
+    assert next_message(answer)[1] == {"start": {}}
+    for command, event in (("chmod 700", "CHMOD"), ("truncate -s 100", "WRITE"), ("rm", "REMOVE")):
+        box.run(f"{command} /tmp/w/f")
+        told = next_message(answer)[1]["filesystem"]
+        assert told == {"name": "f", "type": f"EVENT_TYPE_{event}"}
+    connection.close()

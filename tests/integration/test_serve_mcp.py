@@ -155,6 +155,8 @@ def test_pages_of_other_origins_are_refused(server):  # noqa: F811
     """The check of the origin once read the hosts of a table that was never set."""
     assert ask(server, "tools/list", Origin="http://evil.example")[0] == 403
     assert ask(server, "tools/list", Origin="null")[0] == 403
+    # A page of a service in a sandbox.
+    assert ask(server, "tools/list", Origin="http://3000-sb-1.localhost")[0] == 403
     assert ask(server, "tools/list", Origin="http://localhost:3000")[0] == 200
     assert server.call("DELETE", "/mcp", Origin="http://evil.example")[0] == 403
 
