@@ -76,6 +76,15 @@ struct e2b_box *e2b_box_new(struct exchange *exchange, struct box *box, int64_t 
     return e2b;
 }
 
+void e2b_box_connected(struct exchange *exchange, struct e2b_box *e2b) {
+    char *bearer = exchange->connection ? bearer_of(http_request_of(exchange->connection)) : NULL;
+
+    if (!bearer)
+        return;
+    free(e2b->bearer);
+    e2b->bearer = bearer;
+}
+
 /* The end of the sandbox's time. */
 static void on_end(struct loop_timer *timer) {
     struct e2b_box *e2b = container_of(timer, struct e2b_box, timer);

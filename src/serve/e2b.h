@@ -52,6 +52,8 @@ struct e2b_box {
 
 /* Of a new sandbox, with this lifetime; NULL: out of memory. */
 struct e2b_box *e2b_box_new(struct exchange *exchange, struct box *box, int64_t timeout_s);
+/* The sandbox has the rights of this request's token from now on. */
+void e2b_box_connected(struct exchange *exchange, struct e2b_box *e2b);
 /* The end is that many seconds from now. */
 void e2b_box_end_at(struct e2b_box *e2b, int64_t timeout_s);
 

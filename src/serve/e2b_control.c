@@ -484,6 +484,7 @@ static json_t *on_woken(struct exchange *exchange, int *status, json_t *take_ans
         return e2b_control_answer(exchange, status, take_answer);
     json_decref(take_answer);
     e2b->is_paused = false;
+    e2b_box_connected(exchange, e2b);
     e2b_box_end_at(e2b, timeout_wanted(exchange));
     e2b_processes_woken(e2b);
     *status = 201;
@@ -499,6 +500,7 @@ static void connect_to(struct exchange *exchange, int64_t timeout_s) {
         become(exchange, &native_wake, NULL, on_woken);
         return;
     }
+    e2b_box_connected(exchange, e2b);
     /* It is only made longer. */
     if (time(NULL) + timeout_s > e2b->ends_s)
         e2b_box_end_at(e2b, timeout_s);

@@ -656,6 +656,11 @@ static void create_session(struct rex *rex) {
                                                          STARTUP_TIMEOUT_S),
         .done = on_begun };
 
+    /* Another request may have ended the sandbox meanwhile. */
+    if (!box) {
+        raise_error(exchange, CLASS("SwerexException"), "the sandbox has ended");
+        return;
+    }
     if (rex_session_find(exchange->server, box, session_name(exchange))) {
         raise_error(exchange, CLASS("SessionExistsError"), "session %s already exists",
             session_name(exchange));

@@ -110,6 +110,10 @@ def test_revoked_token_ends_the_rights_of_its_sandboxes(server):  # noqa: F811
     number = next(row["id"] for row in map(json.loads, rows) if row["tenant"] == "gone")
     server.who.rollbox("token", "rm", "--tokens", server.tokens, number)
     until(lambda: box.ask("GET", "/health")[0] == 401)
+    # Its rights are those of the token that connects to it last.
+    path = f"/sandboxes/{box.id}/connect"
+    assert box.control("POST", path, {"timeout": 60}, token=server.new_token("gone"))[0] == 200
+    until(lambda: box.ask("GET", "/health")[0] == 204)
 
 
 def test_sandbox_ends_by_its_timeout(server):  # noqa: F811
