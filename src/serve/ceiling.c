@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <rollbox/rollbox.h>
@@ -15,6 +16,7 @@
 #include "base/cleanup.h"
 #include "policy/devices.h"
 #include "policy/policy.h"
+#include "policy/ulimits.h"
 #include "policy/volumes.h"
 
 #define AS_WRITTEN (JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(6))
@@ -251,6 +253,20 @@ static bool apply_limits(const json_t *ceiling, const struct policy *most,
     return true;
 }
 
+/* `ulimits` may give processes more open files than max_open_files; the ceiling holds for both. */
+static bool allows_ulimits(
+    const json_t *ceiling, const struct policy *most, const struct policy *policy, char *ret) {
+    const struct policy_ulimit *files = policy_ulimit_of(policy, RLIMIT_NOFILE);
+    json_t *highest = json_object_get(ceiling, "max_open_files");
+
+    if (!highest || !files || files->hard <= files_of(most))
+        return true;
+    json_t *value = files->hard == ULIMIT_UNLIMITED ? NULL : json_integer((json_int_t)files->hard);
+    bool r = exceeds(ret, "ulimits nofile", value, highest);
+    json_decref(value);
+    return r;
+}
+
 bool ceiling_apply(const json_t *ceiling, json_t *json, char ret[CEILING_TEXT]) {
     const char *key;
     json_t *value;
@@ -261,7 +277,7 @@ bool ceiling_apply(const json_t *ceiling, json_t *json, char ret[CEILING_TEXT]) 
     }
     struct policy *most = parse_limits(ceiling, ret), *policy = most ? parse(json, ret) : NULL;
     bool allowed = policy && apply_limits(ceiling, most, policy, json, ret) &&
-                   allows_lists(ceiling, policy, ret);
+                   allows_ulimits(ceiling, most, policy, ret) && allows_lists(ceiling, policy, ret);
 
     policy_free(most);
     policy_free(policy);

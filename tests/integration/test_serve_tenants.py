@@ -253,6 +253,8 @@ def run(server, token, policy=None, **more):
     "most, policy, words",
     [
         ({"max_memory": "64M"}, {"max_memory": "65M"}, ("max_memory", "65M", "64M")),
+        ({"max_open_files": 64}, {"ulimits": {"nofile": 65}}, ("ulimits nofile", "65", "64")),
+        ({"max_open_files": 64}, {"ulimits": {"nofile": "32:unlimited"}}, ("nofile", "not limited")),
         ({"max_memory": "64M"}, {"max_memory": 67108865}, ("max_memory", "67108865", "64M")),
         ({"max_disk": "32M"}, {"max_disk": "33M"}, ("max_disk", "33M", "32M")),
         ({"max_cpu": 0.5}, {"max_cpu": 0.6}, ("max_cpu", "0.6", "0.5")),
