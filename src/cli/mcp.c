@@ -134,6 +134,11 @@ int cmd_mcp(const struct options *options) {
 
     if (remote_is_url(server))
         return become_bridge(options, server);
+    /* A token and certificates are for a server that the user named; this one needs none. */
+    (void)unsetenv("ROLLBOX_TOKEN_FILE");
+    (void)unsetenv("ROLLBOX_CA");
+    (void)unsetenv("ROLLBOX_CLIENT_CERT");
+    (void)unsetenv("ROLLBOX_CLIENT_KEY");
     int status = start_server(options, &place);
     if (status)
         return status;

@@ -293,6 +293,12 @@ static void refuse(struct exchange *exchange, int status, const char *detail) {
     exchange_problem(exchange, status, code_of_status(status), "%s", detail);
 }
 
+static void refuse_scope(struct exchange *exchange) {
+    exchange_problem(exchange, 403, code_of_status(403),
+        "the token needs the scope \"%s\" for this request (rollbox token create --scope %s)",
+        tokens_scope_name(exchange->route->scope), tokens_scope_name(exchange->route->scope));
+}
+
 /* Of a path that does not exist. */
 static const struct route any_route = { "", "", TOKEN_EVERYTHING, BODY_JSON, no_keys, NULL };
 
@@ -414,13 +420,14 @@ static int on_head(struct http_connection *connection, size_t *ret_body_max) {
     /* The next bytes on the connection might be a body. */
     request->keep_alive = false;
     http_close_after(connection);
-    refuse(exchange, status,
-        status == 401   ? "a valid token is needed (Authorization: Bearer TOKEN), or a client "
-                          "certificate that the "
-                          "server's tokens name"
-        : status == 403 ? "the token has not the scope that this request needs"
-        : status == 405 ? "the path has no such method"
-                        : "there is no such path");
+    if (status == 403)
+        refuse_scope(exchange);
+    else
+        refuse(exchange, status,
+            status == 401   ? "a valid token is needed (Authorization: Bearer TOKEN), or a client "
+                              "certificate that the server's tokens name"
+            : status == 405 ? "the path has no such method"
+                            : "there is no such path");
     return status;
 }
 
@@ -539,7 +546,7 @@ struct http_connection *router_inner(const struct exchange *parent, unsigned sco
         exchange->route = &none;
         refuse(exchange, 404, "there is no such path");
     } else if (exchange->route->scope && !(exchange->scopes & exchange->route->scope)) {
-        refuse(exchange, 403, "the token has not the scope that this request needs");
+        refuse_scope(exchange);
     } else {
         on_request(connection);
     }

@@ -54,6 +54,13 @@ unsigned tokens_scope(const char *name) {
     return 0;
 }
 
+const char *tokens_scope_name(unsigned scopes) {
+    for (size_t i = 0; i < ARRAY_SIZE(scope_names); i++)
+        if (scope_names[i].scope & scopes)
+            return scope_names[i].name;
+    return "";
+}
+
 static void forget_all(struct tokens *tokens) {
     if (!tokens->list.next)
         list_init(&tokens->list);

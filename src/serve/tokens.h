@@ -86,6 +86,8 @@ void tokens_done(struct tokens *tokens);
 bool token_tenant_ok(const char *tenant);
 /* 0: there is no such scope. */
 unsigned tokens_scope(const char *name);
+/* The name of one of these scopes; "" if there is none. */
+const char *tokens_scope_name(unsigned scopes);
 void tokens_digest(const unsigned char salt[16], const char *secret, unsigned char digest[32]);
 
 /* rollbox-serve token create|tenant|ls|rm: the exit status. */

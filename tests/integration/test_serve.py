@@ -288,7 +288,8 @@ def test_token_is_needed_and_revoked(server):
     ):
         assert server.call("GET", "/v1/sandboxes", token=token)[0] == 401
     assert b" 401 " in server.raw(b"GET /v1/sandboxes HTTP/1.1\r\nHost: localhost\r\n\r\n")
-    assert server.call("GET", "/v1/status")[0] == 403
+    status, problem = server.call("GET", "/v1/status")
+    assert status == 403 and 'scope "admin"' in problem["detail"]
     admin = server.new_token("ops", "admin")
     until(lambda: server.call("GET", "/v1/status", token=admin)[0] == 200)
     tokens = json.loads(server.tokens.read_text())["tokens"]

@@ -293,11 +293,17 @@ def test_progress_comes_before_the_result(server):  # noqa: F811
 class Bridge:
     """`rollbox mcp`."""
 
-    def __init__(self, who, *arguments):
+    def __init__(self, who, *arguments, env=None):
         if not (BUILD / "rollbox-serve").exists() or not (BUILD / "rollbox-http").exists():
             skip("needs llhttp: rollbox-serve and rollbox-http are built where their libraries are")
         self.process = who.popen(
-            [binaries() / "rollbox", *arguments, "mcp"],
+            [
+                "env",
+                *(f"{name}={value}" for name, value in (env or {}).items()),
+                binaries() / "rollbox",
+                *arguments,
+                "mcp",
+            ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -330,6 +336,14 @@ class Bridge:
     def __exit__(self, *_):
         self.process.kill()
         self.process.wait(DEADLINE)
+
+
+def test_private_server_gets_no_token_of_another(caller):  # noqa: F811
+    """Its socket is the user's own."""
+    token = caller.write(caller.directory() / "token", "of-another-server")
+    with Bridge(caller, env={"ROLLBOX_TOKEN_FILE": token, "ROLLBOX_CA": token}) as bridge:
+        assert bridge.ask("tools/list")["result"]["tools"]
+        bridge.end()
 
 
 def test_stdio_has_the_same_tools(caller):  # noqa: F811
