@@ -421,11 +421,13 @@ static json_t *describe(const struct context *context) {
 
 void handle_e2b_context_create(struct exchange *exchange) {
     const char *language = language_in(exchange);
-    const char *cwd = json_string_value(json_object_get(exchange->body, "cwd"));
 
+    if (!language)
+        return;
+    const char *cwd = json_string_value(json_object_get(exchange->body, "cwd"));
     if (!cwd)
         cwd = "";
-    auto_free char *path = language ? e2b_path(exchange, cwd) : NULL;
+    auto_free char *path = e2b_path(exchange, cwd);
     const struct context *context = path ? make(exchange, language, path, false) : NULL;
 
     if (context)

@@ -321,10 +321,10 @@ static void done(struct pool_job *job) {
 
 void handle_e2b_port(struct exchange *exchange) {
     const struct http_request *request = http_request_of(exchange->connection);
-    struct relay *relay = e2b_of(exchange) ? calloc(1, sizeof *relay) : NULL;
 
-    if (!exchange->box || !exchange->box->e2b)
+    if (!e2b_of(exchange))
         return;
+    struct relay *relay = calloc(1, sizeof *relay);
     if (!relay) {
         exchange_problem(exchange, 503, "resource_exhausted", "the server is out of memory");
         return;

@@ -512,12 +512,13 @@ void handle_e2b_stream_input(struct exchange *exchange) {
 
 void handle_e2b_signal(struct exchange *exchange) {
     const char *name = json_string_value(json_object_get(exchange->body, "signal"));
-    struct process *process = selected(exchange, exchange->body);
     bool is_kill = name && !strcmp(name, "SIGNAL_SIGKILL");
+    bool is_known = is_kill || (name && !strcmp(name, "SIGNAL_SIGTERM"));
+    struct process *process = selected(exchange, exchange->body);
 
     if (!process)
         return;
-    if (!is_kill && (!name || strcmp(name, "SIGNAL_SIGTERM") != 0)) {
+    if (!is_known) {
         exchange_problem(
             exchange, 400, "invalid_argument", "signal must be SIGNAL_SIGKILL or SIGNAL_SIGTERM");
         return;
@@ -542,11 +543,11 @@ void handle_e2b_close_stdin(struct exchange *exchange) {
 
 void handle_e2b_update(struct exchange *exchange) {
     struct process *process = selected(exchange, exchange->body);
-    const json_t *pty = json_object_get(exchange->body, "pty");
     struct rollbox_terminal terminal;
 
     if (!process)
         return;
+    const json_t *pty = json_object_get(exchange->body, "pty");
     if (!json_is_object(pty) || !process->is_terminal || !terminal_of(pty, &terminal)) {
         exchange_problem(
             exchange, 400, "invalid_argument", "pty needs a size, and the process a terminal");

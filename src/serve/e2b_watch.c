@@ -257,12 +257,15 @@ static void on_writable(struct exchange *exchange) {
 
 static struct watcher *watcher_new(struct exchange *exchange, const json_t *message) {
     struct e2b_box *e2b = e2b_user_ok(exchange) ? e2b_of(exchange) : NULL;
+
+    if (!e2b)
+        return NULL;
     const char *path = json_string_value(json_object_get(message, "path"));
     struct watcher *watcher = NULL;
 
     if (!path)
         path = "";
-    char *whole = e2b ? e2b_path(exchange, path) : NULL;
+    char *whole = e2b_path(exchange, path);
     if (!whole)
         return NULL;
     if (e2b->n_watchers < WATCHERS_MAX)

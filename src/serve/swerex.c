@@ -431,8 +431,8 @@ static void read_file(struct rex *rex) {
 }
 
 void handle_rex_read(struct exchange *exchange) {
-    struct rex *rex = rex_new(exchange);
     const char *path = text_of(exchange->body, "path");
+    struct rex *rex = rex_new(exchange);
 
     if (!rex)
         return;
@@ -460,8 +460,8 @@ static void write_file(struct rex *rex) {
 }
 
 void handle_rex_write(struct exchange *exchange) {
-    struct rex *rex = rex_new(exchange);
     const char *path = text_of(exchange->body, "path");
+    struct rex *rex = rex_new(exchange);
 
     if (!rex)
         return;
@@ -666,9 +666,12 @@ static void create_session(struct rex *rex) {
             session_name(exchange));
         return;
     }
-    rex->session = rex_session_new(exchange, box, session_name(exchange));
-    if (rex->session)
-        rex_session_begin(rex->session, exchange, &wish);
+    /* Without one the answer is given, and `rex` is freed. */
+    struct rex_session *session = rex_session_new(exchange, box, session_name(exchange));
+    if (!session)
+        return;
+    rex->session = session;
+    rex_session_begin(session, exchange, &wish);
 }
 
 static void raise_refusal(struct exchange *exchange, json_t *take_problem) {
@@ -680,8 +683,8 @@ static void raise_refusal(struct exchange *exchange, json_t *take_problem) {
 }
 
 void handle_rex_create(struct exchange *exchange) {
-    struct rex *rex = rex_new(exchange);
     const json_t *files = json_object_get(exchange->body, "startup_source");
+    struct rex *rex = rex_new(exchange);
 
     if (!rex)
         return;
@@ -776,12 +779,14 @@ static void on_checked(struct rex *rex, int status, const char *type, struct buf
             json_pack("{s:s, s:s}", "bash_stdout", "", "bash_stderr", errors ? errors : ""));
     } else {
         /* The session may have ended meanwhile. */
-        rex->session = find_session(rex);
-        if (rex->session && rex_session_is_busy(rex->session))
+        struct rex_session *session = find_session(rex);
+        if (session && rex_session_is_busy(session)) {
             raise_error(exchange, CLASS("SwerexException"),
                 "another request waits for this session's command");
-        else if (rex->session)
+        } else if (session) {
+            rex->session = session;
             start_command(rex);
+        }
     }
     json_decref(result);
 }
@@ -807,6 +812,27 @@ static void interrupt(struct rex *rex) {
         rex->session, rex->exchange, (unsigned)MAX(MIN(n, RETRIES_MAX), 1), &wish);
 }
 
+static void act(struct rex *rex, bool is_interrupt) {
+    struct exchange *exchange = rex->exchange;
+    const json_t *body = exchange->body;
+    /* Without one the answer is given, and `rex` is freed. */
+    struct rex_session *session = find_session(rex);
+
+    if (!session)
+        return;
+    rex->session = session;
+    if (rex_session_is_busy(session))
+        raise_error(
+            exchange, CLASS("SwerexException"), "another request waits for this session's command");
+    else if (is_interrupt)
+        interrupt(rex);
+    else if (json_is_true(json_object_get(body, "is_interactive_command")) ||
+             json_is_true(json_object_get(body, "is_interactive_quit")))
+        start_command(rex);
+    else
+        check_syntax(rex);
+}
+
 void handle_rex_run(struct exchange *exchange) {
     const json_t *body = exchange->body, *expect = json_object_get(body, "expect");
     const char *type = text_of(body, "action_type");
@@ -824,16 +850,8 @@ void handle_rex_run(struct exchange *exchange) {
         refuse(exchange, "expect", fault);
     else if (!is_time(json_object_get(body, "timeout")))
         refuse(exchange, "timeout", "must be a number of seconds");
-    else if ((rex->session = find_session(rex)) && rex_session_is_busy(rex->session))
-        raise_error(
-            exchange, CLASS("SwerexException"), "another request waits for this session's command");
-    else if (rex->session && is_interrupt)
-        interrupt(rex);
-    else if (rex->session && (json_is_true(json_object_get(body, "is_interactive_command")) ||
-                                 json_is_true(json_object_get(body, "is_interactive_quit"))))
-        start_command(rex);
-    else if (rex->session)
-        check_syntax(rex);
+    else
+        act(rex, is_interrupt);
 }
 
 void handle_rex_close_session(struct exchange *exchange) {

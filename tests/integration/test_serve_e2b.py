@@ -539,3 +539,15 @@ def test_stream_of_a_watcher_tells_modes_and_sizes(server):  # noqa: F811
         told = next_message(answer)[1]["filesystem"]
         assert told == {"name": "f", "type": f"EVENT_TYPE_{event}"}
     connection.close()
+
+
+def test_refused_requests_use_nothing_of_their_freed_exchange(server):  # noqa: F811
+    """Handlers once read members of a request that they had answered already."""
+    box = Box(server)
+    for name in ("SendSignal", "Update", "CloseStdin", "SendInput"):
+        assert box.call(f"{PROCESS}/{name}", process={"pid": 1}, signal="x" * 99)[0] == 404
+    wrong = {"Authorization": "Basic " + base64.b64encode(b"nobody:").decode()}
+    asked = box.ask("POST", f"/{FILESYSTEM}/CreateWatcher", {"path": "/tmp" * 99}, **wrong)
+    assert asked[0] == 401
+    assert box.ask("POST", "/contexts", {"language": "r", "cwd": "x" * 99}, CODE)[0] == 400
+    assert box.run("echo still")[0] == "still\n"
