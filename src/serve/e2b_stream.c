@@ -452,7 +452,9 @@ static bool take_message(struct exchange *exchange, const json_t *message) {
     if (start) {
         struct process *process = selected(exchange, start);
 
-        stream->pid = process ? process->pid : 0;
+        /* Without one the answer is given, and the stream is freed. */
+        if (process)
+            stream->pid = process->pid;
         return process != NULL;
     }
     const json_t *input = json_object_get(json_object_get(message, "data"), "input");

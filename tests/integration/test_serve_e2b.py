@@ -546,6 +546,8 @@ def test_refused_requests_use_nothing_of_their_freed_exchange(server):  # noqa: 
     box = Box(server)
     for name in ("SendSignal", "Update", "CloseStdin", "SendInput"):
         assert box.call(f"{PROCESS}/{name}", process={"pid": 1}, signal="x" * 99)[0] == 404
+    started = box.stream(f"{PROCESS}/StreamInput", start={"process": {"pid": 1}})
+    assert started[0][1]["error"]["code"] == "not_found"
     wrong = {"Authorization": "Basic " + base64.b64encode(b"nobody:").decode()}
     asked = box.ask("POST", f"/{FILESYSTEM}/CreateWatcher", {"path": "/tmp" * 99}, **wrong)
     assert asked[0] == 401
