@@ -91,9 +91,12 @@ class Server:
         self.process = subprocess.Popen(
             [program, "serve", "--listen", "127.0.0.1:0", "--tokens", tokens, "--prices", prices],
             stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
             env={**os.environ, "OTEL_EXPORTER_OTLP_ENDPOINT": collector},
         )
+        self.errors = threading.Thread(target=self.show_errors)
+        self.errors.start()
         assert self.process.stdout is not None
         first = line = self.process.stdout.readline()
         while line and line.strip() != "ready":
@@ -110,10 +113,17 @@ class Server:
         with urllib.request.urlopen(request, timeout=60) as answer:
             return str(answer.read().decode())
 
+    def show_errors(self) -> None:
+        """Until the last of the server's processes has ended: that is the one that sends spans."""
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            print(line, end="", file=sys.stderr)
+
     def stop(self) -> None:
         """Open requests end first."""
         self.process.send_signal(signal.SIGTERM)
         self.process.wait()
+        self.errors.join()
 
 
 def need(module: str, package: str) -> None:
