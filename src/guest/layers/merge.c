@@ -58,7 +58,7 @@
 #define ORIGIN OVERLAY "origin"
 #define LINKS "links"          /* beside the parts, during the copy */
 #define OPEN_LEVELS 48         /* in each tree */
-#define WHOLE 262144u          /* files up to this size are read and written at once */
+#define WHOLE 196608u          /* files up to this size are read and written at once */
 #define WORTH_HELP 64          /* regular files in a listing */
 #define MAX_FILES (65536 / 24) /* in the result of one call */
 #define UPPER_DEPTH                                                                                \
