@@ -324,21 +324,26 @@ bool ceiling_allows_time(const json_t *ceiling, int64_t timeout_ms, char ret[CEI
     return allowed;
 }
 
-uint64_t ceiling_output(const json_t *ceiling) {
+/* The ceiling's value of a limit; UINT64_MAX: it has none. Without memory to read it: 1. */
+static uint64_t highest_of(
+    const json_t *ceiling, const char *key, uint64_t (*value)(const struct policy *policy)) {
     char why[CEILING_TEXT];
-    struct policy *most =
-        json_object_get(ceiling, "max_output") ? parse_limits(ceiling, why) : NULL;
-    uint64_t bytes = most ? output_of(most) : UINT64_MAX;
+
+    if (!json_object_get(ceiling, key))
+        return UINT64_MAX;
+    struct policy *most = parse_limits(ceiling, why);
+    uint64_t highest = most ? value(most) : 1;
 
     policy_free(most);
-    return bytes;
+    return highest;
+}
+
+uint64_t ceiling_output(const json_t *ceiling) {
+    return highest_of(ceiling, "max_output", output_of);
 }
 
 int64_t ceiling_time(const json_t *ceiling) {
-    char why[CEILING_TEXT];
-    struct policy *most = json_object_get(ceiling, "timeout") ? parse_limits(ceiling, why) : NULL;
-    uint64_t ms = most ? time_of(most) : UINT64_MAX;
+    uint64_t ms = highest_of(ceiling, "timeout", time_of);
 
-    policy_free(most);
     return ms == UINT64_MAX ? ROLLBOX_NO_TIMEOUT : (int64_t)ms;
 }
