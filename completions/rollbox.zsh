@@ -541,7 +541,7 @@ _rollbox() {
             '*--time-mode=[how the clock advances from there (default offset; for one command with --seed\: virtual)]:value:(offset virtual)' \
             '*--serial[one thread of the sandbox runs at a time, in a repeatable order]' \
             '*--label=[a label for a server'\''s costs and traces, such as rollout=17; repeat it for more]:K=V:' \
-            '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
+            '*--socket=[the shared engine'\''s socket; --engine is the same (default\: see rollbox engine start --help)]:PATH:_files' \
             '*-h[print this help]' \
             '*--help[print this help]'
         ;;
@@ -564,7 +564,7 @@ _rollbox() {
             '*--cwd=[working directory inside the sandbox (default /tmp, private)]:PATH:_files' \
             '*--user=[the user seen inside\: box (default), root or a number]:NAME:' \
             '*--trace[on a server\: the program gets TRACEPARENT of its span in its environment]' \
-            '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
+            '*--socket=[the shared engine'\''s socket; --engine is the same (default\: see rollbox engine start --help)]:PATH:_files' \
             '*-h[print this help]' \
             '*--help[print this help]' \
             ':name:_rollbox_sandboxes' \
@@ -578,7 +578,7 @@ _rollbox() {
             '*--tty[only to a command that has a terminal]' \
             '*--detach-keys=[with -it\: the keys that detach from it (default ctrl-p,ctrl-q), or none]:KEYS:' \
             '*--json[print the result as one JSON object]' \
-            '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
+            '*--socket=[the shared engine'\''s socket; --engine is the same (default\: see rollbox engine start --help)]:PATH:_files' \
             '*-h[print this help]' \
             '*--help[print this help]' \
             ':name:_rollbox_sandboxes'
@@ -589,7 +589,7 @@ _rollbox() {
             '*--follow[follow the output until the command ends]' \
             '*--tail=[print the last N lines of each stream (default\: all)]:N:' \
             '*--json[print the result as one JSON object]' \
-            '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
+            '*--socket=[the shared engine'\''s socket; --engine is the same (default\: see rollbox engine start --help)]:PATH:_files' \
             '*-h[print this help]' \
             '*--help[print this help]' \
             ':name:_rollbox_sandboxes'
@@ -598,7 +598,7 @@ _rollbox() {
         _arguments -s -S \
             '*--listen=[PORT, HOST\:PORT, the path of a Unix socket, or - for the standard streams (default\: any free port of 127.0.0.1)]:ADDRESS:' \
             '*--json[print the result as one JSON object]' \
-            '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
+            '*--socket=[the shared engine'\''s socket; --engine is the same (default\: see rollbox engine start --help)]:PATH:_files' \
             '*-h[print this help]' \
             '*--help[print this help]' \
             ':name:_rollbox_sandboxes'
@@ -607,7 +607,7 @@ _rollbox() {
         _arguments -s -S \
             '*--listen=[PORT, HOST\:PORT or the path of a Unix socket (default\: the address that it has already, or any free port of 127.0.0.1)]:ADDRESS:' \
             '*--json[print the result as one JSON object]' \
-            '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
+            '*--socket=[the shared engine'\''s socket; --engine is the same (default\: see rollbox engine start --help)]:PATH:_files' \
             '*-h[print this help]' \
             '*--help[print this help]' \
             ':name:_rollbox_sandboxes'
@@ -617,7 +617,7 @@ _rollbox() {
             '*--no-progress[no progress bar on a terminal]' \
             '*--chown=[with users many\: the owner of the files in the sandbox (default\: root)]:USER[:GROUP]:' \
             '*--json[print the result as one JSON object]' \
-            '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
+            '*--socket=[the shared engine'\''s socket; --engine is the same (default\: see rollbox engine start --help)]:PATH:_files' \
             '*-h[print this help]' \
             '*--help[print this help]' \
             ':file:_files'
@@ -627,7 +627,7 @@ _rollbox() {
             '*-q[print only names (ps NAME\: process ids)]' \
             '*--quiet[print only names (ps NAME\: process ids)]' \
             '*--json[print the result as one JSON object]' \
-            '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
+            '*--socket=[the shared engine'\''s socket; --engine is the same (default\: see rollbox engine start --help)]:PATH:_files' \
             '*-h[print this help]' \
             '*--help[print this help]' \
             ':name:_rollbox_sandboxes'
@@ -637,7 +637,7 @@ _rollbox() {
             '*--once[one table, and end]' \
             '*--interval=[the time between tables, over which CPU is measured (default 1)]:SECONDS:' \
             '*--json[print the result as one JSON object]' \
-            '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
+            '*--socket=[the shared engine'\''s socket; --engine is the same (default\: see rollbox engine start --help)]:PATH:_files' \
             '*-h[print this help]' \
             '*--help[print this help]' \
             ':file:_files'
@@ -645,7 +645,7 @@ _rollbox() {
     'inspect')
         _arguments -s -S \
             '*--json[print the result as one JSON object]' \
-            '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
+            '*--socket=[the shared engine'\''s socket; --engine is the same (default\: see rollbox engine start --help)]:PATH:_files' \
             '*-h[print this help]' \
             '*--help[print this help]' \
             ':name:_rollbox_sandboxes'
@@ -656,7 +656,7 @@ _rollbox() {
             '*--signal=[by name or number (default KILL)]:SIGNAL:' \
             '*--scope=[which processes of the command get it (default tree)]:value:(main tree children group)' \
             '*--json[print the result as one JSON object]' \
-            '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
+            '*--socket=[the shared engine'\''s socket; --engine is the same (default\: see rollbox engine start --help)]:PATH:_files' \
             '*-h[print this help]' \
             '*--help[print this help]' \
             ':name:_rollbox_sandboxes'
@@ -664,7 +664,7 @@ _rollbox() {
     'rm')
         _arguments -s -S \
             '*--json[print the result as one JSON object]' \
-            '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
+            '*--socket=[the shared engine'\''s socket; --engine is the same (default\: see rollbox engine start --help)]:PATH:_files' \
             '*-h[print this help]' \
             '*--help[print this help]' \
             '*:name:_rollbox_sandboxes'
@@ -672,7 +672,7 @@ _rollbox() {
     'pause')
         _arguments -s -S \
             '*--json[print the result as one JSON object]' \
-            '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
+            '*--socket=[the shared engine'\''s socket; --engine is the same (default\: see rollbox engine start --help)]:PATH:_files' \
             '*-h[print this help]' \
             '*--help[print this help]' \
             ':name:_rollbox_sandboxes'
@@ -680,7 +680,7 @@ _rollbox() {
     'resume')
         _arguments -s -S \
             '*--json[print the result as one JSON object]' \
-            '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
+            '*--socket=[the shared engine'\''s socket; --engine is the same (default\: see rollbox engine start --help)]:PATH:_files' \
             '*-h[print this help]' \
             '*--help[print this help]' \
             ':name:_rollbox_sandboxes'
@@ -689,7 +689,7 @@ _rollbox() {
         _arguments -s -S \
             '*--drop-processes[only the files, without processes]' \
             '*--json[print the result as one JSON object]' \
-            '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
+            '*--socket=[the shared engine'\''s socket; --engine is the same (default\: see rollbox engine start --help)]:PATH:_files' \
             '*-h[print this help]' \
             '*--help[print this help]' \
             ':name:_rollbox_sandboxes'
@@ -698,7 +698,7 @@ _rollbox() {
         _arguments -s -S \
             '*--drop-processes[only the files, without processes]' \
             '*--json[print the result as one JSON object]' \
-            '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
+            '*--socket=[the shared engine'\''s socket; --engine is the same (default\: see rollbox engine start --help)]:PATH:_files' \
             '*-h[print this help]' \
             '*--help[print this help]' \
             ':name:_rollbox_sandboxes'
@@ -706,7 +706,7 @@ _rollbox() {
     'snapshot show')
         _arguments -s -S \
             '*--json[print the result as one JSON object]' \
-            '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
+            '*--socket=[the shared engine'\''s socket; --engine is the same (default\: see rollbox engine start --help)]:PATH:_files' \
             '*-h[print this help]' \
             '*--help[print this help]' \
             ':name:_rollbox_sandboxes' \
@@ -715,7 +715,7 @@ _rollbox() {
     'snapshot verify')
         _arguments -s -S \
             '*--json[print the result as one JSON object]' \
-            '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
+            '*--socket=[the shared engine'\''s socket; --engine is the same (default\: see rollbox engine start --help)]:PATH:_files' \
             '*-h[print this help]' \
             '*--help[print this help]' \
             ':name:_rollbox_sandboxes' \
@@ -726,7 +726,7 @@ _rollbox() {
             '*--as=[another name for the snapshot, beside its id]:NAME:' \
             '*--drop-processes[only the files, without processes]' \
             '*--json[print the result as one JSON object]' \
-            '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
+            '*--socket=[the shared engine'\''s socket; --engine is the same (default\: see rollbox engine start --help)]:PATH:_files' \
             '*-h[print this help]' \
             '*--help[print this help]' \
             ':name:_rollbox_sandboxes'
@@ -749,7 +749,7 @@ _rollbox() {
             '*-f[overwrite the trajectory'\''s file if it is not empty]' \
             '*--force[overwrite the trajectory'\''s file if it is not empty]' \
             '*--json[print the result as one JSON object]' \
-            '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
+            '*--socket=[the shared engine'\''s socket; --engine is the same (default\: see rollbox engine start --help)]:PATH:_files' \
             '*-h[print this help]' \
             '*--help[print this help]' \
             ':file:_files'
@@ -771,7 +771,7 @@ _rollbox() {
             '*-f[overwrite the trajectory'\''s file if it is not empty]' \
             '*--force[overwrite the trajectory'\''s file if it is not empty]' \
             '*--json[print the result as one JSON object]' \
-            '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
+            '*--socket=[the shared engine'\''s socket; --engine is the same (default\: see rollbox engine start --help)]:PATH:_files' \
             '*-h[print this help]' \
             '*--help[print this help]' \
             ':name:_rollbox_sandboxes' \
@@ -781,7 +781,7 @@ _rollbox() {
         _arguments -s -S \
             '*--drop-processes[only the files, without processes]' \
             '*--json[print the result as one JSON object]' \
-            '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
+            '*--socket=[the shared engine'\''s socket; --engine is the same (default\: see rollbox engine start --help)]:PATH:_files' \
             '*-h[print this help]' \
             '*--help[print this help]' \
             ':name:_rollbox_sandboxes' \
@@ -792,7 +792,7 @@ _rollbox() {
             '*-q[print only names (ps NAME\: process ids)]' \
             '*--quiet[print only names (ps NAME\: process ids)]' \
             '*--json[print the result as one JSON object]' \
-            '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
+            '*--socket=[the shared engine'\''s socket; --engine is the same (default\: see rollbox engine start --help)]:PATH:_files' \
             '*-h[print this help]' \
             '*--help[print this help]' \
             ':name:_rollbox_sandboxes'
@@ -801,7 +801,7 @@ _rollbox() {
         _arguments -s -S \
             '*--text[unified diffs of text files]' \
             '*--json[print the result as one JSON object]' \
-            '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
+            '*--socket=[the shared engine'\''s socket; --engine is the same (default\: see rollbox engine start --help)]:PATH:_files' \
             '*-h[print this help]' \
             '*--help[print this help]' \
             ':name:_rollbox_sandboxes' \
@@ -812,7 +812,7 @@ _rollbox() {
             '*-f[even if the host'\''s files were changed meanwhile]' \
             '*--force[even if the host'\''s files were changed meanwhile]' \
             '*--json[print the result as one JSON object]' \
-            '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
+            '*--socket=[the shared engine'\''s socket; --engine is the same (default\: see rollbox engine start --help)]:PATH:_files' \
             '*-h[print this help]' \
             '*--help[print this help]' \
             ':name:_rollbox_sandboxes' \
@@ -822,7 +822,7 @@ _rollbox() {
         _arguments -s -S \
             '*--drop-processes[only the files, without processes]' \
             '*--json[print the result as one JSON object]' \
-            '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
+            '*--socket=[the shared engine'\''s socket; --engine is the same (default\: see rollbox engine start --help)]:PATH:_files' \
             '*-h[print this help]' \
             '*--help[print this help]' \
             ':name:_rollbox_sandboxes'
@@ -832,7 +832,7 @@ _rollbox() {
             '*--from=[a snapshot (default\: the present state)]:SNAPSHOT:_rollbox_snapshots' \
             '*--live[export the processes too; rollbox import makes a hibernated sandbox of it]' \
             '*--json[print the result as one JSON object]' \
-            '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
+            '*--socket=[the shared engine'\''s socket; --engine is the same (default\: see rollbox engine start --help)]:PATH:_files' \
             '*-h[print this help]' \
             '*--help[print this help]' \
             ':name:_rollbox_sandboxes' \
@@ -848,7 +848,7 @@ _rollbox() {
             '*--max-depth=[refuse deeper trees (default 1000)]:N:' \
             '*--json[print the result as one JSON object]' \
             '*--policy=[a policy file (JSON); the options below add to it. A replay uses it instead of the record'\''s policy]:FILE:_files' \
-            '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
+            '*--socket=[the shared engine'\''s socket; --engine is the same (default\: see rollbox engine start --help)]:PATH:_files' \
             '*-h[print this help]' \
             '*--help[print this help]' \
             ':file:_files'
@@ -1088,7 +1088,7 @@ _rollbox() {
             '*--net-replay=[answer from a recording, without any network]:FILE:_files' \
             '*--max-upload=[bytes that the sandbox may send to outside]:SIZE:' \
             '*--isolation=[how the sandbox is isolated (default namespace)]:value:(namespace process)' \
-            '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
+            '*--socket=[the shared engine'\''s socket; --engine is the same (default\: see rollbox engine start --help)]:PATH:_files' \
             '*-h[print this help]' \
             '*--help[print this help]' \
             ':file:_files'
@@ -1098,14 +1098,14 @@ _rollbox() {
             '*-q[print only names (ps NAME\: process ids)]' \
             '*--quiet[print only names (ps NAME\: process ids)]' \
             '*--json[print the result as one JSON object]' \
-            '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
+            '*--socket=[the shared engine'\''s socket; --engine is the same (default\: see rollbox engine start --help)]:PATH:_files' \
             '*-h[print this help]' \
             '*--help[print this help]'
         ;;
     'template rm')
         _arguments -s -S \
             '*--json[print the result as one JSON object]' \
-            '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
+            '*--socket=[the shared engine'\''s socket; --engine is the same (default\: see rollbox engine start --help)]:PATH:_files' \
             '*-h[print this help]' \
             '*--help[print this help]' \
             '*:name:_rollbox_templates'
@@ -1118,28 +1118,28 @@ _rollbox() {
             '*--log-level=[the least level that is logged (default\: info)]:value:(error warn info debug)' \
             '*--log-format=[the lines'\'' format (default\: text)]:value:(text json)' \
             '*--json[print the result as one JSON object]' \
-            '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
+            '*--socket=[the shared engine'\''s socket; --engine is the same (default\: see rollbox engine start --help)]:PATH:_files' \
             '*-h[print this help]' \
             '*--help[print this help]'
         ;;
     'engine status')
         _arguments -s -S \
             '*--json[print the result as one JSON object]' \
-            '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
+            '*--socket=[the shared engine'\''s socket; --engine is the same (default\: see rollbox engine start --help)]:PATH:_files' \
             '*-h[print this help]' \
             '*--help[print this help]'
         ;;
     'engine stop')
         _arguments -s -S \
             '*--json[print the result as one JSON object]' \
-            '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
+            '*--socket=[the shared engine'\''s socket; --engine is the same (default\: see rollbox engine start --help)]:PATH:_files' \
             '*-h[print this help]' \
             '*--help[print this help]'
         ;;
     'net log')
         _arguments -s -S \
             '*--json[print the result as one JSON object]' \
-            '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
+            '*--socket=[the shared engine'\''s socket; --engine is the same (default\: see rollbox engine start --help)]:PATH:_files' \
             '*-h[print this help]' \
             '*--help[print this help]' \
             ':file:_files'
@@ -1161,7 +1161,7 @@ _rollbox() {
             '*--net=[reach nothing but the sandbox itself, instead of --allow and --allow-file]:loopback:' \
             '*--allow=[a host that may be reached, such as pypi.org, '\''*.example.org\:8443'\'', 192.0.2.0/24 or @pypi]:HOST[:PORT]:' \
             '*--allow-file=[hosts that may be reached\: one a line, or a JSON list of rules]:FILE:_files' \
-            '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
+            '*--socket=[the shared engine'\''s socket; --engine is the same (default\: see rollbox engine start --help)]:PATH:_files' \
             '*-h[print this help]' \
             '*--help[print this help]' \
             ':file:_files'
@@ -1252,7 +1252,7 @@ _rollbox() {
     'debug dump')
         _arguments -s -S \
             '*--json[print the result as one JSON object]' \
-            '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
+            '*--socket=[the shared engine'\''s socket; --engine is the same (default\: see rollbox engine start --help)]:PATH:_files' \
             '*-h[print this help]' \
             '*--help[print this help]'
         ;;

@@ -393,11 +393,12 @@ static const struct command commands[] = {
 
 int main(int argc, char **argv) {
     struct options options;
+    const char *socket;
     int used;
 
     command_table = commands;
     command_count = ARRAY_SIZE(commands);
-    argc = remote_arguments(argc, argv);
+    argc = remote_arguments(argc, argv, &socket);
     if (argc < 0)
         return CLI_EXIT_ERROR;
     private_engine_arguments(argc, argv);
@@ -426,6 +427,8 @@ int main(int argc, char **argv) {
     }
     if (options_parse(command, argc - 1 - used, argv + 1 + used, &options) < 0)
         return asks_json ? cli_tell_failure(command, CLI_EXIT_ERROR) : CLI_EXIT_ERROR;
+    if (socket)
+        options_add_engine(&options, socket);
     if (options_has(&options, OPTION_HELP)) {
         options_help(command);
         status = cli_flush(&options, 0);

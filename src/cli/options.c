@@ -438,7 +438,8 @@ const struct option option_table[] = {
             COMMAND_IMAGE_BUILD,
         NULL, "use the shared engine on this socket instead of a private one" },
     { OPTION_SOCKET, 0, "socket", "PATH", OPTION_FILE, SOCKET_COMMANDS | COMMAND_IMPORT, NULL,
-        "the shared engine's socket (default: see rollbox engine start --help)" },
+        "the shared engine's socket; --engine is the same (default: see rollbox engine start "
+        "--help)" },
     { OPTION_HELP, 'h', "help", NULL, OPTION_FLAG, EVERY_COMMAND, NULL, "print this help" },
 };
 const size_t option_count = ARRAY_SIZE(option_table);
@@ -488,13 +489,35 @@ const char *options_nearest(const char *word, const void *names, size_t n, size_
     return best;
 }
 
-static const struct option *find_option(
+static const struct option *find_in_table(
     const struct command *command, const char *name, size_t length) {
     for (size_t i = 0; i < option_count; i++)
         if ((option_table[i].commands & command->bit) && strlen(option_table[i].name) == length &&
             memcmp(option_table[i].name, name, length) == 0)
             return &option_table[i];
     return NULL;
+}
+
+/* Every command takes --engine, so that scripts can give it to all. Where --socket names the
+ * engine, it is the same option. A command of the store or of a file needs no engine: only the
+ * address of a server has an effect there. */
+static const struct option *find_engine(const struct command *command) {
+    static const struct option unlisted = { .id = OPTION_ENGINE,
+        .name = "engine",
+        .argument = "SOCKET",
+        .kind = OPTION_FILE,
+        .commands = EVERY_COMMAND };
+    const struct option *option = find_in_table(command, "engine", 6);
+
+    option = option ? option : find_in_table(command, "socket", 6);
+    return option ? option : &unlisted;
+}
+
+static const struct option *find_option(
+    const struct command *command, const char *name, size_t length) {
+    if (length == 6 && memcmp(name, "engine", 6) == 0)
+        return find_engine(command);
+    return find_in_table(command, name, length);
 }
 
 static const struct option *find_letter(const struct command *command, char letter) {
@@ -633,7 +656,7 @@ int options_parse(
     int i = 0, n_rest = 0, r = -EINVAL;
 
     /* An option takes at least one letter of a word; operands are gathered at the front of argv. */
-    size_t most = 1;
+    size_t most = 2; /* one for options_add_engine() */
     for (int j = 0; j < argc; j++)
         most += 1 + (argv[j][0] == '-' && argv[j][1] != '-' ? strlen(argv[j]) : 0);
     options.uses = calloc(most, sizeof *options.uses);
@@ -729,6 +752,13 @@ int options_parse(
 out:
     free(options.uses);
     return r;
+}
+
+void options_add_engine(struct options *options, const char *socket) {
+    const struct option *option = find_engine(options->command);
+
+    if (!options_last(options, option->id))
+        options->uses[options->n_uses++] = (struct option_use){ .option = option, .value = socket };
 }
 
 void options_done(struct options *options) {

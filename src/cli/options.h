@@ -325,6 +325,8 @@ struct options {
  * error, its place and the remedy. */
 int options_parse(
     const struct command *command, int argc, char **argv, struct options *ret_options);
+/* Adds the --engine that stood before the command, which the command's own wins over. Once. */
+void options_add_engine(struct options *options, const char *socket);
 void options_done(struct options *options);
 
 /* Whether --json is among the options, even if others are wrong. `command` NULL: unknown command.

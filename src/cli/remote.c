@@ -25,21 +25,25 @@ static const struct {
     { "--client-key", "ROLLBOX_CLIENT_KEY" }, { "--traceparent", "TRACEPARENT" } };
 
 /* Reads a leading option. Returns its number of arguments, 0 for another word, or -1 after an error
- * message. */
-static int take_leading(char **argv) {
+ * message. A socket of --engine is put into *ret_socket. */
+static int take_leading(char **argv, const char **ret_socket) {
     for (size_t i = 0; i < ARRAY_SIZE(leading); i++) {
         size_t length = strlen(leading[i].name);
         const char *value = argv[0][length] == '=' ? argv[0] + length + 1 : argv[1];
 
         if (strncmp(argv[0], leading[i].name, length) || !strchr("=", argv[0][length]))
             continue;
-        if (!value || !*value || (i == 0 && !remote_is_url(value))) {
-            cli_fail(NULL, "%s: %s", leading[i].name,
-                i == 0 ? "before the command it is the address of a server: http://, https:// or "
-                         "unix:PATH"
-                       : "needs a value");
+        if (!value || !*value) {
+            cli_fail(NULL, "%s needs a value%s", leading[i].name,
+                i == 0 ? ": an engine's socket, or a server's address (http://, https:// or "
+                         "unix:PATH)"
+                       : "");
             return -1;
         }
+        if (i == 0)
+            *ret_socket = remote_is_url(value) ? NULL : value;
+        if (i == 0 && *ret_socket)
+            return value == argv[1] ? 2 : 1;
         if (setenv(leading[i].variable, value, 1) < 0) {
             cli_fail(NULL, "out of memory");
             return -1;
@@ -49,9 +53,10 @@ static int take_leading(char **argv) {
     return 0;
 }
 
-int remote_arguments(int argc, char **argv) {
+int remote_arguments(int argc, char **argv, const char **ret_socket) {
+    *ret_socket = NULL;
     while (argc > 1) {
-        int n = take_leading(argv + 1);
+        int n = take_leading(argv + 1, ret_socket);
 
         if (n < 0)
             return -1;
@@ -331,16 +336,16 @@ bool remote_is_named(void) {
 bool remote_command(const struct options *options, int *ret_status) {
     const char *given = options_text(options, OPTION_ENGINE);
 
-    if (options->command->bit & LOCAL_COMMANDS)
-        return false;
+    given = given ? given : options_text(options, OPTION_SOCKET);
     if (remote_is_url(given) && options->command->bit != COMMAND_SERVE &&
         setenv("ROLLBOX_ENGINE", given, 1) < 0) {
         *ret_status = cli_fail(options, "out of memory");
         return true;
     }
+    if (options->command->bit & LOCAL_COMMANDS)
+        return false;
     /* A socket of this machine on the command line wins over the environment. */
-    if (!remote_is_url(getenv("ROLLBOX_ENGINE")) || options_has(options, OPTION_SOCKET) ||
-        (given && !remote_is_url(given)))
+    if (!remote_is_url(getenv("ROLLBOX_ENGINE")) || (given && !remote_is_url(given)))
         return false;
     *ret_status = call_remote(options);
     return true;

@@ -15,9 +15,10 @@
 #include "cli/options.h"
 
 /* Takes the options that stand before the command (--engine, --token-file, ...) out of the
- * arguments, and puts them into the environment, where rollbox-http finds them. The number of
- * arguments that are left, or -1 after a message. */
-int remote_arguments(int argc, char **argv);
+ * arguments, and puts them into the environment, where rollbox-http finds them. An engine's socket
+ * is put into *ret_socket instead; NULL: none. The number of arguments that are left, or -1 after a
+ * message. */
+int remote_arguments(int argc, char **argv, const char **ret_socket);
 /* Whether it is the address of a server; NULL is none. */
 bool remote_is_url(const char *text);
 /* The path of rollbox-http. 0 or -ENOENT. */

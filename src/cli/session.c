@@ -22,7 +22,7 @@
 #define AUTO_KEEP 16
 #define MAX_AUTO_KEEP 100000
 
-/* rollbox run, whose engine is a private one otherwise, calls it --engine. */
+/* Where an engine is a private one otherwise, as in rollbox run, only --engine names it. */
 static const char *given_socket(const struct options *options) {
     const char *given = options_text(options, OPTION_SOCKET);
 

@@ -37,6 +37,8 @@ int cli_become_store(const struct options *options, const char *command) {
     for (size_t i = 0; i < options->n_uses; i++) {
         const struct option_use *use = &options->uses[i];
 
+        if (use->option->id == OPTION_ENGINE) /* the store needs none */
+            continue;
         if (asprintf(&words[i], "--%s%s%s", use->option->name, use->value ? "=" : "",
                 use->value ? use->value : "") < 0)
             return cli_fail(options, "out of memory");

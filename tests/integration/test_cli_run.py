@@ -646,6 +646,15 @@ def test_shared_engine(cli, tmp_path):
         status = cli.json("engine", "status", "--socket", path, status=0)
         assert status["pid"] == engine.pid
         assert cli("run", "--engine", path, "--", "echo", "hi").stdout == b"hi\n"
+        # Every command takes --engine, before or after its name.
+        for words in (["--engine", path, "engine", "status"], ["engine", "status", "--engine", path]):
+            assert cli.json(*words, status=0)["pid"] == engine.pid
+        assert cli("--engine", path, "run", "--", "echo", "hi").stdout == b"hi\n"
+        name = cli("--engine", path, "create").stdout.decode().strip()
+        assert cli("exec", "--engine", path, name, "--", "echo", "hi").stdout == b"hi\n"
+        assert cli("--engine", tmp_path / "other", "rm", "--engine", path, name).returncode == 0
+        assert cli("--engine", path, "store", "df").returncode == 0
+        assert cli("store", "df", "--engine", path).returncode == 0
         assert cli("engine", "stop", "--socket", path).returncode == 0
         assert engine.wait() in (0, -signal.SIGTERM)
     done = cli("run", "--engine", path, "--", "true")
