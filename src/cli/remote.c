@@ -33,8 +33,9 @@ static int take_leading(char **argv, const char **ret_socket) {
 
         if (strncmp(argv[0], leading[i].name, length) || !strchr("=", argv[0][length]))
             continue;
-        if (!value || !*value) {
-            cli_fail(NULL, "%s needs a value%s", leading[i].name,
+        bool is_address = i > 0 || !value || remote_is_url(value) || !strstr(value, "://");
+        if (!value || !*value || !is_address) {
+            cli_fail(NULL, "%s needs %s%s", leading[i].name, is_address ? "a value" : "an address",
                 i == 0 ? ": an engine's socket, or a server's address (http://, https:// or "
                          "unix:PATH)"
                        : "");

@@ -58,9 +58,10 @@ static int address_of(const char *path, struct buf *to) {
     return buf_failed(to) ? -ENOMEM : 0;
 }
 
-/* Starts one; `body_fd` -1: none. Its standard output is the pipe *ret_out. The pid or -errno. */
-static int start(
-    const char *method, const char *path, const char *header, int body_fd, int *ret_out) {
+/* Starts one; `body_fd` -1: none. Its standard output is the pipe *ret_out, and its message goes to
+ * `messages`. The pid or -errno. */
+static int start(const char *method, const char *path, const char *header, int body_fd,
+    int messages, int *ret_out) {
     char name[] = "rollbox-http", option[] = "--header";
     auto_buf struct buf program = BUF_INIT, url = BUF_INIT;
     posix_spawn_file_actions_t actions;
@@ -84,6 +85,8 @@ static int start(
         if (!r)
             r = -posix_spawn_file_actions_adddup2(&actions, pair[1], 1);
         if (!r)
+            r = -posix_spawn_file_actions_adddup2(&actions, messages, 2);
+        if (!r)
             r = -posix_spawn(&pid, program.data, &actions, NULL, argv, environ);
         posix_spawn_file_actions_destroy(&actions);
     }
@@ -96,7 +99,7 @@ static int start(
     return pid;
 }
 
-/* Whether it has succeeded. Its own line on standard error says why not. */
+/* Whether it has succeeded. If not, it has written a message. */
 static bool wait_for(int pid) {
     int status;
 
@@ -123,12 +126,29 @@ static int read_status(int fd) {
     return 0;
 }
 
+/* The message begins with the request's address, or with a file of this machine. */
+static void tell_no_answer(const struct options *options, int messages) {
+    char text[1024];
+    ssize_t n = pread(messages, text, sizeof text, 0);
+    size_t length = n > 0 ? (size_t)n : 0;
+
+    while (length && text[length - 1] == '\n')
+        length--;
+    if (length)
+        cli_fail_code(
+            options, ROLLBOX_ERR_ENGINE_LOST, "cannot ask the server: %.*s", (int)length, text);
+    else
+        cli_fail_code(options, ROLLBOX_ERR_ENGINE_LOST, "the server %s did not answer",
+            getenv("ROLLBOX_ENGINE"));
+}
+
 static void ask_fd(const struct options *options, const char *method, const char *path,
     const char *header, int body_fd, int to_fd, struct remote_answer *answer) {
     auto_close int out = -EBADF;
 
     *answer = (struct remote_answer){ .body = BUF_INIT };
-    int pid = start(method, path, header, body_fd, &out);
+    auto_close int messages = memfd_create("messages", MFD_CLOEXEC);
+    int pid = messages < 0 ? -errno : start(method, path, header, body_fd, messages, &out);
     if (pid < 0) {
         cli_fail_code(options, ROLLBOX_ERR_ENGINE_LOST,
             "rollbox-http cannot be started: %s; it is built where libcurl's headers are, and "
@@ -164,8 +184,7 @@ static void ask_fd(const struct options *options, const char *method, const char
     else if (r < 0)
         cli_fail(options, "cannot take the server's answer: %s", strerror(-r));
     else
-        cli_fail_code(options, ROLLBOX_ERR_ENGINE_LOST, "the server %s did not answer",
-            getenv("ROLLBOX_ENGINE"));
+        tell_no_answer(options, messages);
 }
 
 /* A file in memory with the JSON; negative when out of memory. */
@@ -194,8 +213,9 @@ bool remote_stream_open(
     const struct options *options, const char *path, struct remote_stream *ret_stream) {
     int out;
 
-    *ret_stream =
-        (struct remote_stream){ .pid = start("GET", path, "Accept: text/event-stream", -1, &out) };
+    *ret_stream = (struct remote_stream){
+        .pid = start("GET", path, "Accept: text/event-stream", -1, STDERR_FILENO, &out),
+    };
     if (ret_stream->pid < 0) {
         cli_fail_code(options, ROLLBOX_ERR_ENGINE_LOST, "rollbox-http cannot be started: %s",
             strerror(-ret_stream->pid));
