@@ -18,6 +18,7 @@
 #include "store/digest.h"
 #include "store/files.h"
 #include "store/layer.h"
+#include "store/layer_turns.h"
 #include "store/store.h"
 #include "store/tree_copy.h"
 #include "sys/id_range.h"
@@ -172,15 +173,41 @@ static int make_copy(const struct work *work, const char *id, int from, bool *re
     return r < 0 ? r : write_reference(work, id, copy, error);
 }
 
+/* Of processes that copy the same layer at the same time, one does it and the others wait. The
+ * turns end with the descriptor. */
+static int take_turns(
+    int store, const struct manifest *manifest, int *ret_turns, struct rollbox_error *error) {
+    const size_t n = manifest->n_layers;
+    auto_free char(*copies)[LAYER_ID_LENGTH + 1] = calloc(n + 1, sizeof *copies);
+    auto_free char **ids = calloc(n + 1, sizeof *ids);
+    auto_close int turns = layer_turns_open(store);
+    int r = copies && ids ? MIN(turns, 0) : -ENOMEM;
+
+    for (size_t i = 0; r == 0 && i < n; i++) {
+        derive_copy_id(manifest->layers[i], copies[i]);
+        ids[i] = copies[i];
+    }
+    if (r == 0)
+        r = layer_turns_take(turns, ids, n);
+    if (r < 0)
+        return error_set(error, error_code_of(-r, ROLLBOX_ERR_IO), -r, "store",
+            "cannot lock the image's layers: %s", strerror(-r));
+    *ret_turns = TAKE_FD(turns);
+    return 0;
+}
+
 int owned_layers_make(
     int store, const char *path, const char *name, json_t **ret_json, struct rollbox_error *error) {
     struct store_image *image = NULL;
+    auto_close int turns = -EBADF;
     json_int_t n_new = 0;
     const size_t prefix = strlen(STORE_SNAPSHOT);
     int r = strncmp(name, STORE_SNAPSHOT, prefix) == 0
                 ? store_snapshot(path, name + prefix, &image, error)
                 : store_image(path, name, &image, error);
 
+    if (r == 0)
+        r = take_turns(store, &image->manifest, &turns, error);
     for (size_t i = 0; r == 0 && i < image->manifest.n_layers; i++) {
         struct work work = WORK_NONE;
         bool is_new = false;

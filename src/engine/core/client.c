@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/socket.h>
 
 #include "base/cleanup.h"
@@ -18,6 +19,25 @@
 /* A connection with more bytes of unread replies than both of these is ended. */
 #define MAX_UNREAD (UINT64_C(1) << 30)
 #define UNREAD_SHARE 4u /* of the memory budget, the part */
+
+struct wire_message *client_keep_request(struct wire_message *message) {
+    struct wire_message *kept = malloc(sizeof *kept);
+
+    if (!kept)
+        return NULL;
+    memcpy(kept, message, sizeof *kept);
+    if (!kept->mapping)
+        kept->data = kept->bytes + ((const char *)message->data - message->bytes);
+    message->mapping = NULL;
+    message->n_fds = 0;
+    return kept;
+}
+
+void client_free_request(struct wire_message *take_message) {
+    if (take_message)
+        wire_message_done(take_message);
+    free(take_message);
+}
 
 /* One answer to each request. The unread answers of a client are bounded by its running requests
  * when it stopped reading: from then on the engine reads no requests from it and starts none.

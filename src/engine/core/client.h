@@ -15,6 +15,7 @@
 #include "loop/loop.h"
 
 struct engine;
+struct wire_message;
 
 struct client {
     struct engine *engine;
@@ -41,5 +42,10 @@ void client_reply(struct client *client, uint64_t serial, struct buf *json);
 
 void client_send(struct client *client, struct buf *message, const int *fds, size_t n_fds);
 void client_fail(struct client *client, uint64_t serial, const struct rollbox_error *error);
+
+/* Moves a request, with its body and descriptors, to the heap, so that it can be carried out later.
+ * NULL: no memory, and the message is unchanged. client_free_request frees it; NULL is nothing. */
+struct wire_message *client_keep_request(struct wire_message *message);
+void client_free_request(struct wire_message *take_message);
 
 #endif

@@ -24,6 +24,7 @@
 struct client;
 struct engine;
 struct hoards;
+struct image_copy;
 struct janitor;
 struct launcher;
 struct layer;
@@ -97,6 +98,11 @@ struct engine_launchers {
 struct engine_profiles {
     struct list all; /* struct profile.node */
     uint64_t next_number;
+    /* owned_image.c: images whose layers are copied, the one that the latest request lacks (or
+     * NULL), and whether a request is carried out again after that */
+    struct list copies;
+    struct image_copy *wanted_copy;
+    bool is_second_try;
 };
 
 /* Commands, and the admission of those that have a box for themselves: run.c, admission.c. */

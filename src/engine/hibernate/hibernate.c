@@ -39,6 +39,7 @@
 #include "base/fd.h"
 #include "base/wire.h"
 #include "engine/checkpoint/checkpoint.h"
+#include "engine/core/client.h"
 #include "engine/core/context.h"
 #include "engine/pool/profile.h"
 #include "engine/session/op.h"
@@ -149,21 +150,17 @@ const struct hibernated *sleep_of(const struct session *session) {
 }
 
 int wake_then(struct session *session, struct client *client, struct wire_message *message) {
-    struct wire_message *copy = malloc(sizeof *copy);
-    struct op *op = copy ? op_add(session, VERB_WAKE, false) : NULL;
+    struct op *op = op_add(session, VERB_WAKE, false);
 
-    if (!op) {
-        free(copy);
+    if (!op)
+        return -ENOMEM;
+    op->wake.deferred = client_keep_request(message);
+    if (!op->wake.deferred) {
+        op_free(op);
         return -ENOMEM;
     }
-    memcpy(copy, message, sizeof *copy);
-    if (!copy->mapping)
-        copy->data = copy->bytes + ((const char *)message->data - message->bytes);
-    message->mapping = NULL;
-    message->n_fds = 0;
     op->reply.client = client;
-    op->reply.serial = copy->header.serial;
-    op->wake.deferred = copy;
+    op->reply.serial = op->wake.deferred->header.serial;
     session_schedule(session);
     return 0;
 }

@@ -61,9 +61,7 @@ static void release_wake(struct op *op) {
     discount_waker(op);
     struct wake_op *wake_op = TAKE_PTR(op->wake.progress);
 
-    if (op->wake.deferred)
-        wire_message_done(op->wake.deferred);
-    free(op->wake.deferred);
+    client_free_request(op->wake.deferred);
     if (!wake_op)
         return;
     for (size_t i = 0; i < wake_op->n_layers; i++) {
@@ -141,8 +139,7 @@ static void take_up(struct op *op) {
     op->reply.client = NULL;
     if (client)
         (void)client->engine->server.handle_request(client, deferred);
-    wire_message_done(deferred);
-    free(deferred);
+    client_free_request(deferred);
 }
 
 static void handle_woken(struct op *op) {

@@ -41,6 +41,7 @@
 #include "engine/core/many_ids.h"
 #include "engine/network/gateway.h"
 #include "engine/ops/auto_snapshot.h"
+#include "engine/pool/owned_image.h"
 #include "engine/pool/profile.h"
 #include "engine/record/record.h"
 #include "engine/run/hoards.h"
@@ -316,10 +317,10 @@ static void on_tally(uint64_t tally, const char *network) {
 }
 
 static int start_engine(struct engine *engine, const struct serve_options *options) {
-    struct list *lists[] = { &engine->server.clients, &engine->profiles.all, &engine->boxes.all,
-        &engine->runs.all, &engine->runs.turns, &engine->results.all, &engine->sessions.all,
-        &engine->outputs.streams, &engine->outputs.drains, &engine->zygotes.all, &engine->copies,
-        &engine->boxes.volumes };
+    struct list *lists[] = { &engine->server.clients, &engine->profiles.all,
+        &engine->profiles.copies, &engine->boxes.all, &engine->runs.all, &engine->runs.turns,
+        &engine->results.all, &engine->sessions.all, &engine->outputs.streams,
+        &engine->outputs.drains, &engine->zygotes.all, &engine->copies, &engine->boxes.volumes };
     sigset_t ignored;
     int r;
 
@@ -407,6 +408,7 @@ static void finish_engine(struct engine *engine) {
         (void)unlink(engine->server.socket_path);
         free(engine->server.socket_path);
     }
+    owned_image_finish(engine);
     hoards_finish(engine);
     process_finish(engine);
     deferred_close_wait();

@@ -20,10 +20,9 @@
 #include "base/error.h"
 #include "base/fd.h"
 #include "engine/core/context.h"
-#include "engine/core/log.h"
 #include "engine/core/many_ids.h"
+#include "engine/pool/owned_image.h"
 #include "engine/pool/profile.h"
-#include "engine/store_job/store_job.h"
 #include "sys/syscalls.h"
 
 #define MAX_PASSWD (1u << 20)
@@ -167,20 +166,13 @@ static int add_places(struct image *image) {
     return 0;
 }
 
-/* An ordinary user's layers need copies with owners. They are made when an image is first used by
- * sandboxes of many users, which takes as long as the files take to be copied. */
+/* An ordinary user's layers need copies with owners. -EINPROGRESS: they are being made. */
 static int get_owned(struct engine *engine, const char *store, const struct policy *policy,
     struct store_image **ret_image, struct rollbox_error *error) {
     const struct id_range *range = many_ids_range(engine);
     int r = store_image_owned(store, policy->image, range, ret_image, error);
-    char *argv[] = { (char *)"rollbox-store", (char *)"own", (char *)"--json", (char *)"--store",
-        (char *)store, (char *)"--", policy->image, NULL };
 
-    if (r != -ESTALE)
-        return r;
-    log_at(LOG_INFO, "image", NULL, "%s is copied with its owners", policy->image);
-    r = store_job_run(engine, argv, error);
-    return r < 0 ? r : store_image_owned(store, policy->image, range, ret_image, error);
+    return r == -ESTALE ? owned_image_make(engine, store, policy->image, error) : r;
 }
 
 static int set_up(struct engine *engine, struct policy *policy, struct image *image,

@@ -21,6 +21,7 @@
 #include "engine/core/client.h"
 #include "engine/core/context.h"
 #include "engine/core/sender.h"
+#include "engine/pool/owned_image.h"
 #include "engine/pool/profile.h"
 #include "engine/pool/python_zygote.h"
 #include "engine/protocol.h"
@@ -82,6 +83,7 @@ void client_free(struct client *client) {
     run_forget_client(client);
     result_forget_client(client);
     session_forget_client(client);
+    owned_image_forget_client(client);
     free(client);
     if (engine->is_private)
         engine_stop(engine);
@@ -156,8 +158,13 @@ static void handle_prepare(struct client *client, struct wire_message *message) 
 
     if (!policy)
         error_set(&error, ROLLBOX_ERR_PROTOCOL, EBADMSG, "policy", "the request has no policy");
-    if (!policy || profile_get(client->engine, policy, strlen(policy), env[0] ? env : NULL,
-                       secrets_of(message), &profile, &error) < 0) {
+    const char *const *environment = env && env[0] ? env : NULL;
+    int r = policy ? profile_get(client->engine, policy, strlen(policy), environment,
+                         secrets_of(message), &profile, &error)
+                   : -EBADMSG;
+    if (r == -EINPROGRESS && owned_image_defer(client, message))
+        return;
+    if (r < 0) {
         client_fail(client, message->header.serial, &error);
         return;
     }
@@ -188,7 +195,11 @@ static void handle_explain(struct client *client, struct wire_message *message) 
 
     if (!policy)
         error_set(&error, ROLLBOX_ERR_PROTOCOL, EBADMSG, "policy", "the request has no policy");
-    if (!policy || profile_explain(client->engine, policy, strlen(policy), &text, &error) < 0)
+    int r =
+        policy ? profile_explain(client->engine, policy, strlen(policy), &text, &error) : -EBADMSG;
+    if (r == -EINPROGRESS && owned_image_defer(client, message))
+        return;
+    if (r < 0)
         client_fail(client, message->header.serial, &error);
     else
         reply_text(client, message->header.serial, &text);

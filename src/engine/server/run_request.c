@@ -15,6 +15,7 @@
 #include "engine/core/client.h"
 #include "engine/core/context.h"
 #include "engine/core/log.h"
+#include "engine/pool/owned_image.h"
 #include "engine/pool/profile.h"
 #include "engine/pool/python_zygote.h"
 #include "engine/run/admission.h"
@@ -397,8 +398,15 @@ void run_request(struct client *client, struct wire_message *message) {
     run->terminal.input_client = client;
     run->serial = message->header.serial;
     list_add_tail(&client->runs, &run->of_client);
-    if (decode_fields(run, message, &given, &error) < 0 ||
-        take_descriptors(run, message, &given, &error) < 0 || admission_hold(run, &error) < 0) {
+    int r = decode_fields(run, message, &given, &error);
+    if (r == -EINPROGRESS && owned_image_defer(client, message)) {
+        run->profile = NULL;
+        run->session = NULL;
+        run_free(run);
+        return;
+    }
+    if (r < 0 || take_descriptors(run, message, &given, &error) < 0 ||
+        admission_hold(run, &error) < 0) {
         run->profile = NULL;
         run->session = NULL;
         run_fail(run, error.code, error.error_number, error.stage, error.message);

@@ -29,6 +29,7 @@
 #include "engine/network/gateway.h"
 #include "engine/core/log.h"
 #include "engine/ops/auto_snapshot.h"
+#include "engine/pool/owned_image.h"
 #include "engine/pool/profile.h"
 #include "engine/protocol.h"
 #include "engine/record/record.h"
@@ -260,8 +261,9 @@ static int check_create(struct call *call, struct profile **ret_profile) {
     if (!profile)
         return error_set(error, ROLLBOX_ERR_NOT_FOUND, ENOENT, "arguments",
             "the engine does not know that policy any more; prepare it again");
-    if (profile_renew(&profile, error) < 0)
-        return -EINVAL;
+    int r = profile_renew(&profile, error);
+    if (r < 0)
+        return r;
     if (profile->plan->flags & PLAN_PROCESS)
         return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "policy",
             "isolation process: only single runs have it; a sandbox of several commands needs "
@@ -836,6 +838,10 @@ void verbs_request(struct client *client, struct wire_message *message) {
             client->engine->stored.was_searched =
                 hibernate_reattach(client->engine, NULL, false, NULL) != -EBUSY;
         r = dispatch(&call);
+    }
+    if (r == -EINPROGRESS && owned_image_defer(client, message)) {
+        buf_done(&reply);
+        return;
     }
     if (r < 0) {
         const enum protocol_verb verb =
