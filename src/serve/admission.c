@@ -283,6 +283,21 @@ void admission_enter(struct exchange *exchange, struct rollbox_plan *plan) {
     schedule(server);
 }
 
+unsigned admission_position(const struct exchange *exchange) {
+    const struct fair_item *item = &exchange->turn.item;
+    unsigned n = 1;
+
+    if (!item->node.next || list_empty(&item->node))
+        return 0;
+    for (size_t i = 0; i <= (size_t)item->priority; i++)
+        list_for_each(node, &item->tenant->items[i]) {
+            if (node == &item->node)
+                return n;
+            n++;
+        }
+    return n;
+}
+
 void admission_start(struct server *server) {
     the_server = server;
     list_init(&fresh);

@@ -38,6 +38,9 @@ void admission_dump(struct server *server, struct journal *journal);
 /* What `from` holds is held by `to`, an exchange of the same tenant. */
 void admission_move(struct exchange *from, struct exchange *to);
 
+/* The place of a run or sandbox in its tenant's queue, from 1; 0: it does not wait there. */
+unsigned admission_position(const struct exchange *exchange);
+
 void admission_start(struct server *server);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Runs, and commands in sandboxes.
+ * Commands in sandboxes, and what they have in common with runs (runs.c).
  *
  * A run or command whose client waits is killed when the client leaves, unless the request has an
  * Idempotency-Key (then a retry will ask) or asks for less than the end ("Prefer: respond-async" or
@@ -31,14 +31,12 @@
 
 #define OUTPUT_MAX (INT64_C(1) << 30) /* of a stream; the engine keeps it in memory */
 #define WAIT_MAX_S 3600
+#define WAIT_DEFAULT_S 30
 #define COMMENT_NS (INT64_C(10) * 1000000000)
 #define PIECE_BYTES ((size_t)64 << 10)
 #define PIECES_A_TURN 4u /* then other clients have theirs */
 #define TIME_MAX_MS INT64_C(1000000000000000)
 
-const char *const run_keys[] = { "policy", "argv", "code", "language", "env", "cwd", "stdin",
-    "stdin_base64", "files", "timeout_ms", "output_limit", "labels", "priority", "queue_timeout_ms",
-    "trace", NULL };
 const char *const exec_keys[] = { "argv", "code", "language", "env", "cwd", "user", "stdin",
     "stdin_base64", "files", "timeout_ms", "output_limit", "tty", "stdin_open", "trace", NULL };
 
@@ -302,7 +300,7 @@ void command_ended(struct exchange *exchange, const char *id, const struct rollb
                 result->exit_code < 0 ? json_null() : json_integer(result->exit_code)));
 }
 
-static void on_end(struct rollbox_run *run, void *userdata) {
+void command_on_end(struct rollbox_run *run, void *userdata) {
     struct exchange *exchange = userdata;
     const struct rollbox_result *result;
 
@@ -352,7 +350,7 @@ static void watch(struct exchange *first, const char *id) {
 }
 
 /* The client has left: its command is killed, unless a client may ask for it again. */
-static void on_gone(struct exchange *exchange) {
+void command_on_gone(struct exchange *exchange) {
     if (exchange->operation)
         return;
     if (exchange->run)
@@ -360,43 +358,9 @@ static void on_gone(struct exchange *exchange) {
     exchange_done(exchange);
 }
 
-static void start_run(struct exchange *exchange, struct rollbox_plan *plan) {
-    struct rollbox_error error = { .code = ROLLBOX_OK };
-    struct command *command = exchange->data;
-    struct rollbox_run_options options = command_run_options(command);
-
-    options.callback = on_end;
-    options.userdata = exchange;
-    options.priority = admission_priority(exchange);
-
-    if (rollbox_start(exchange->link->engine, plan, &options, &exchange->run, &error) < 0) {
-        exchange_fail(exchange, &error);
-        return;
-    }
-    exchange->data = NULL;
-    command_free(command);
-}
-
-static void free_data(void *data) {
-    if (data)
-        command_free(data);
-}
-
-void handle_run(struct exchange *exchange) {
-    struct command *command = command_read(exchange);
-
-    if (!command)
-        return;
-    exchange->data = command;
-    exchange->free_data = free_data;
-    exchange->gone = on_gone;
-    policies_prepare(exchange, ADMISSION_RUN, start_run);
-}
-
 /* ---- commands in sandboxes ---- */
 
-/* The number in "Prefer: wait=N"; -1: none; 0 for respond-async. */
-static int64_t preference(const struct http_request *request) {
+int64_t command_preference(const struct http_request *request) {
     const char *prefer = http_header(request, "prefer");
 
     if (!prefer)
@@ -458,7 +422,7 @@ static bool wait_patiently(struct exchange *exchange, const char *id, int64_t se
 
 static void start_exec(struct exchange *exchange, const char *id) {
     struct rollbox_error error = { .code = ROLLBOX_OK };
-    int64_t seconds = preference(http_request_of(exchange->connection));
+    int64_t seconds = command_preference(http_request_of(exchange->connection));
     struct command *command = command_read(exchange);
     char made[SERVER_NAME_MAX + 1];
 
@@ -491,7 +455,7 @@ static void start_exec(struct exchange *exchange, const char *id) {
     options.terminal = tty ? &terminal : NULL;
     options.operation_id = id;
     options.detached = true;
-    options.callback = on_end;
+    options.callback = command_on_end;
     options.userdata = exchange;
     usage_before_command(exchange->box);
     int r = rollbox_exec(exchange->box->handle, &options, &exchange->run, &error);
@@ -507,7 +471,7 @@ static void start_exec(struct exchange *exchange, const char *id) {
         if (!wait_patiently(exchange, id, seconds))
             answer_running(exchange, id);
     } else {
-        exchange->gone = on_gone;
+        exchange->gone = command_on_gone;
     }
 }
 
@@ -537,24 +501,29 @@ static int attach(struct exchange *exchange, const int streams[2], rollbox_callb
     return rollbox_attach(exchange->box->handle, &options, &exchange->run, error);
 }
 
-void handle_exec_get(struct exchange *exchange) {
-    static const int none[2] = { -1, -1 };
-    struct rollbox_error error = { .code = ROLLBOX_OK };
+/* ?wait=SECONDS; false: the answer is given. */
+bool command_wait_of(struct exchange *exchange, int64_t *ret_seconds) {
     auto_buf struct buf wait = BUF_INIT;
-    long seconds = 30;
+    long seconds = WAIT_DEFAULT_S;
 
     if (http_query(http_request_of(exchange->connection), "wait", &wait))
         seconds = strtol(wait.data ? wait.data : "", NULL, 10);
-    if (!id_ok(exchange, exchange->parameters[1]))
+    *ret_seconds = seconds;
+    return (seconds >= 0 && seconds <= WAIT_MAX_S) ||
+           invalid(exchange, "wait must be 0 to 3600 seconds");
+}
+
+void handle_exec_get(struct exchange *exchange) {
+    static const int none[2] = { -1, -1 };
+    struct rollbox_error error = { .code = ROLLBOX_OK };
+    int64_t seconds;
+
+    if (!id_ok(exchange, exchange->parameters[1]) || !command_wait_of(exchange, &seconds))
         return;
-    if (seconds < 0 || seconds > WAIT_MAX_S) {
-        invalid(exchange, "wait must be 0 to 3600 seconds");
-        return;
-    }
     exchange->gone = on_patient_gone;
-    if (attach(exchange, none, on_end, &error) < 0)
+    if (attach(exchange, none, command_on_end, &error) < 0)
         exchange_fail(exchange, &error);
-    else if (!wait_patiently(exchange, exchange->parameters[1], MAX(seconds, 0L)))
+    else if (!wait_patiently(exchange, exchange->parameters[1], seconds))
         answer_running(exchange, exchange->parameters[1]);
 }
 

@@ -9,6 +9,8 @@
  * keeps its key alone. With --state they are in the journal too, so a server that starts again
  * after any end of this one still knows them. A key is in the journal before its request is begun:
  * if the server ended before the answer, a retry learns that (410), and is not carried out.
+ *
+ * A run is asked for by its key, too (runs.c): what waits for its end is a retry like any other.
  */
 #include <nettle/sha2.h>
 #include <stdlib.h>
@@ -38,7 +40,10 @@ struct operation {
     unsigned char key[32], fingerprint[32];
     int64_t made_s; /* since 1970 */
     enum operation_state state;
-    struct list waiters; /* struct exchange.of_operation */
+    struct list waiters;    /* struct exchange.of_operation */
+    struct exchange *owner; /* carries it out; NULL: it was answered */
+    bool is_run;
+    bool is_promised; /* its client has got 202, so any end of it is kept */
     int status;
     char *type, *headers, *body;
 };
@@ -148,6 +153,8 @@ static json_t *begin_line(const struct operation *operation) {
     digits_of(operation->fingerprint, 32, fingerprint);
     json_object_set_new(line, "request", json_string(fingerprint));
     json_object_set_new(line, "made", json_integer(operation->made_s));
+    if (operation->is_run)
+        json_object_set_new(line, "run", json_true());
     return line;
 }
 
@@ -176,6 +183,8 @@ bool operations_replay(struct server *server, const char *kind, const json_t *li
             server, key, fingerprint, json_integer_value(json_object_get(line, "made")));
         if (operation)
             operation->state = OPERATION_LOST;
+        if (operation)
+            operation->is_run = json_is_true(json_object_get(line, "run"));
     } else if (!strcmp(kind, "end") && operation) {
         const char *type = json_string_value(json_object_get(line, "type"));
         const char *body = json_string_value(json_object_get(line, "body"));
@@ -212,7 +221,8 @@ static void replay(struct exchange *exchange, const struct operation *operation)
     struct http_connection *connection = TAKE_PTR(exchange->connection);
     auto_buf struct buf lines = BUF_INIT;
 
-    buf_printf(&lines, "Request-Id: %s\r\nIdempotency-Replayed: true\r\n%s", exchange->id,
+    buf_printf(&lines, "Request-Id: %s\r\n%s%s", exchange->id,
+        strcmp(exchange->route->method, "GET") ? "Idempotency-Replayed: true\r\n" : "",
         operation->headers);
     exchange->seen.status = operation->status;
     if (connection)
@@ -232,8 +242,10 @@ static void answered(struct operation *operation, int status, const char *type, 
     const char *body) {
     struct server *server = operation->server;
     bool is_kept = keep_answer(operation, status, type, headers, body);
+    bool is_forgotten = may_be_tried_again(status) && !operation->is_promised;
 
-    if (may_be_tried_again(status))
+    operation->owner = NULL;
+    if (is_forgotten)
         (void)journal_add(server->journal, line_of("forget", operation));
     else if (is_kept)
         (void)journal_add(server->journal, end_line(operation));
@@ -247,38 +259,82 @@ static void answered(struct operation *operation, int status, const char *type, 
         else
             exchange_problem(exchange, 410, "idempotency_expired", "the answer was not kept");
     }
-    if (may_be_tried_again(status))
+    if (is_forgotten)
         free_operation(operation);
 }
 
-/* The key is known: its request is answered, waits, or is refused. */
-static void repeat(
-    struct exchange *exchange, struct operation *operation, const unsigned char fingerprint[32]) {
-    if (memcmp(operation->fingerprint, fingerprint, 32) != 0) {
-        exchange_problem(exchange, 409, "idempotency_conflict",
-            "this Idempotency-Key was used for another request");
-        return;
-    }
+bool operation_answer(struct exchange *exchange, struct operation *operation) {
     switch (operation->state) {
     case OPERATION_RUNS:
         list_add_tail(&operation->waiters, &exchange->of_operation);
-        return;
+        return false;
     case OPERATION_ENDED:
         replay(exchange, operation);
-        return;
+        return true;
     case OPERATION_DROPPED:
         exchange_problem(exchange, 410, "idempotency_expired",
             "this request was carried out, and its answer is not kept any more");
-        return;
+        return true;
     case OPERATION_LOST:
         exchange_problem(exchange, 410, "idempotency_lost",
             "the server ended while it carried this request out, and its answer is unknown; to do "
             "it again, send it with another key");
-        return;
+        return true;
     }
+    return true;
 }
 
-bool operation_begin(struct exchange *exchange, const char *key) {
+/* The key is known: its request is answered, waits, or is refused. */
+static enum operation_start repeat(
+    struct exchange *exchange, struct operation *operation, const unsigned char fingerprint[32]) {
+    if (memcmp(operation->fingerprint, fingerprint, 32) == 0)
+        return operation_answer(exchange, operation) ? OPERATION_ANSWERED : OPERATION_WAITS;
+    exchange_problem(exchange, 409, "idempotency_conflict", "this %s was used for another request",
+        operation->is_run ? "id" : "Idempotency-Key");
+    return OPERATION_ANSWERED;
+}
+
+static void key_of(const struct tenant *tenant, const char *key, unsigned char digest[32]) {
+    struct sha256_ctx context;
+
+    sha256_init(&context);
+    add(&context, tenant->name);
+    add(&context, key);
+    sha256_digest(&context, 32, digest);
+}
+
+struct operation *operation_of_run(
+    struct server *server, const struct tenant *tenant, const char *key) {
+    unsigned char digest[32];
+
+    key_of(tenant, key, digest);
+    expire(server);
+    struct operation *operation = find(server, digest);
+    return operation && operation->is_run ? operation : NULL;
+}
+
+struct exchange *operation_owner(const struct operation *operation) {
+    return operation->state == OPERATION_RUNS ? operation->owner : NULL;
+}
+
+const char *operation_body(const struct operation *operation) {
+    return operation->state == OPERATION_ENDED ? operation->body : NULL;
+}
+
+void operation_promise(struct operation *operation) {
+    operation->is_promised = true;
+}
+
+void operation_forget_answer(struct operation *operation) {
+    struct server *server = operation->server;
+
+    if (operation->state != OPERATION_ENDED)
+        return;
+    drop_answer(operation);
+    (void)journal_add(server->journal, line_of("end", operation));
+}
+
+enum operation_start operation_begin(struct exchange *exchange, const char *key, bool is_run) {
     const struct http_request *request = http_request_of(exchange->connection);
     struct server *server = exchange->server;
     unsigned char digest[32], fingerprint[32];
@@ -287,34 +343,32 @@ bool operation_begin(struct exchange *exchange, const char *key) {
     if (!*key || strlen(key) > KEY_MAX) {
         exchange_problem(exchange, 400, "request_invalid",
             "Idempotency-Key must have 1 to %u characters", KEY_MAX);
-        return false;
+        return OPERATION_ANSWERED;
     }
+    key_of(exchange->tenant, key, digest);
     sha256_init(&context);
-    add(&context, exchange->tenant->name);
-    add(&context, key);
-    sha256_digest(&context, sizeof digest, digest);
     add(&context, request->path);
     add(&context, request->query);
     sha256_update(&context, request->body.length, (const uint8_t *)request->body.data);
     sha256_digest(&context, sizeof fingerprint, fingerprint);
     expire(server);
     struct operation *operation = find(server, digest);
-    if (operation) {
-        repeat(exchange, operation, fingerprint);
-        return false;
-    }
+    if (operation)
+        return repeat(exchange, operation, fingerprint);
     operation = new_operation(server, digest, fingerprint, time(NULL));
     if (!operation) {
         exchange_problem(exchange, 503, "resource_exhausted", "the server is out of memory");
-        return false;
+        return OPERATION_ANSWERED;
     }
+    operation->owner = exchange;
+    operation->is_run = is_run;
     if (journal_add(server->journal, begin_line(operation)) < 0) {
         free_operation(operation);
         exchange_problem(exchange, 503, "resource_exhausted",
             "the server cannot write its journal, so it could not promise to do this only once");
-        return false;
+        return OPERATION_ANSWERED;
     }
     exchange->operation = operation;
     exchange->answered = answered;
-    return true;
+    return OPERATION_BEGUN;
 }

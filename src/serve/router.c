@@ -73,6 +73,9 @@ static const struct route routes[] = {
     { "DELETE", "/v1/volumes/{volume}", TOKEN_HOST, BODY_JSON, no_keys, handle_volume_delete },
     { "POST", "/v1/imports", TOKEN_HOST, BODY_STREAM, no_keys, handle_import },
     { "POST", "/v1/runs", TOKEN_RUN, BODY_JSON, run_keys, handle_run },
+    { "GET", "/v1/runs/{run}", TOKEN_RUN, BODY_JSON, no_keys, handle_run_get },
+    { "DELETE", "/v1/runs/{run}", TOKEN_RUN, BODY_JSON, no_keys, handle_run_delete },
+    { "GET", "/v1/runs/{run}/output", TOKEN_RUN, BODY_JSON, no_keys, handle_run_output },
     { "GET", "/v1/quota", TOKEN_RUN, BODY_JSON, no_keys, handle_quota },
     { "GET", "/v1/usage", TOKEN_RUN, BODY_JSON, no_keys, handle_usage },
     { "GET", "/v1/events", TOKEN_RUN, BODY_JSON, no_keys, handle_events },
@@ -102,6 +105,7 @@ static const struct route routes[] = {
     { "PUT", BOX "/execs/{exec}", TOKEN_RUN, BODY_JSON, exec_keys, handle_exec_put },
     { "GET", BOX "/execs/{exec}", TOKEN_RUN, BODY_JSON, no_keys, handle_exec_get },
     { "GET", BOX "/execs/{exec}/stream", TOKEN_RUN, BODY_JSON, no_keys, handle_exec_stream },
+    { "GET", BOX "/execs/{exec}/output", TOKEN_RUN, BODY_JSON, no_keys, handle_exec_output },
     { "GET", BOX "/execs/{exec}/tty", TOKEN_RUN, BODY_JSON, no_keys, handle_terminal },
     { "GET", BOX "/channel", TOKEN_RUN, BODY_JSON, no_keys, handle_channel },
     { "POST", BOX "/execs/{exec}/signal", TOKEN_RUN, BODY_JSON, signal_keys, handle_call },
@@ -449,7 +453,6 @@ static bool read_body(struct exchange *exchange, struct http_request *request) {
             exchange->body ? "another type" : problem.text);
         return false;
     }
-    buf_done(&request->body);
     return !exchange->route->keys || exchange_knows(exchange, exchange->route->keys, no_keys);
 }
 
@@ -480,6 +483,15 @@ static bool is_of_swerex(const struct route *route) {
         if (route->handle == handlers[i])
             return true;
     return false;
+}
+
+/* Whether the request continues. */
+static bool begin_operation(struct exchange *exchange, const char *key, bool is_run) {
+    enum operation_start start = operation_begin(exchange, key, is_run);
+
+    if (start == OPERATION_WAITS && is_run)
+        run_wait_again(exchange, key);
+    return start == OPERATION_BEGUN;
 }
 
 static void on_request(struct http_connection *connection) {
@@ -518,10 +530,17 @@ static void on_request(struct http_connection *connection) {
             (unsigned long long)exchange->box->number, key);
         key = own.data;
     }
-    if (key && exchange->tenant && !operation_begin(exchange, key))
+    /* The body of a run may have its key. */
+    const bool is_run = exchange->route->handle == handle_run;
+    if (is_run && !(read_body(exchange, request) && run_key(exchange, &key)))
         return;
-    if (read_body(exchange, request))
-        exchange->route->handle(exchange);
+    if (key && exchange->tenant && !begin_operation(exchange, key, is_run))
+        return;
+    if (!is_run && !read_body(exchange, request))
+        return;
+    if (exchange->body)
+        buf_done(&request->body);
+    exchange->route->handle(exchange);
 }
 
 struct http_connection *router_inner(const struct exchange *parent, unsigned scopes,

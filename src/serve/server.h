@@ -198,6 +198,7 @@ struct exchange {
     exchange_translate *translate; /* NULL: its answers are the server's own */
     struct list of_operation;      /* waits for the answer of the first with that key */
     bool has_begun, counts_running;
+    bool is_cancelled; /* a run that is to end before it begins */
     /* A piece of a streamed body, or bytes of an upgraded connection. */
     void (*input)(struct exchange *exchange, const char *data, size_t length, bool is_end);
     /* Takes problems instead of an answer, once the connection is upgraded or answered in pieces.
@@ -317,17 +318,50 @@ void state_forget_lease(struct server *server, const struct tenant *tenant, cons
 bool operations_replay(struct server *server, const char *kind, const json_t *line);
 void operations_dump(struct server *server, struct journal *journal);
 
-/* Whether the request continues: false if it is a retry, and answered or waiting. */
-bool operation_begin(struct exchange *exchange, const char *key);
-/* ---- commands.c ---- */
+enum operation_start {
+    OPERATION_BEGUN,    /* the request continues */
+    OPERATION_WAITS,    /* it is a retry and waits for the answer of the first */
+    OPERATION_ANSWERED, /* the exchange is gone */
+};
+
+enum operation_start operation_begin(struct exchange *exchange, const char *key, bool is_run);
+/* The run of this key, which the tenant has asked for; NULL: there is none. */
+struct operation *operation_of_run(
+    struct server *server, const struct tenant *tenant, const char *key);
+/* As a retry: false if the exchange waits now. */
+bool operation_answer(struct exchange *exchange, struct operation *operation);
+/* The exchange that carries it out; NULL: it has ended. */
+struct exchange *operation_owner(const struct operation *operation);
+/* The kept answer; NULL: there is none. */
+const char *operation_body(const struct operation *operation);
+/* Its client knows that it continues: any end of it is kept. */
+void operation_promise(struct operation *operation);
+void operation_forget_answer(struct operation *operation);
+
+/* ---- runs.c ---- */
 
 void handle_run(struct exchange *exchange);
+void handle_run_get(struct exchange *exchange);
+void handle_run_output(struct exchange *exchange);
+void handle_run_delete(struct exchange *exchange);
+/* The key of a POST: its member "id", or the header's. False: the answer is given. */
+bool run_key(struct exchange *exchange, const char **ret_key);
+/* A retry of a run that has not ended: for as long as the client prefers. */
+void run_wait_again(struct exchange *exchange, const char *key);
+extern const char *const run_keys[];
+
+/* ---- commands.c ---- */
+
 void handle_exec(struct exchange *exchange);
 void handle_exec_put(struct exchange *exchange);
 void handle_exec_get(struct exchange *exchange);
 void handle_exec_stream(struct exchange *exchange);
 void stream_writable(struct exchange *exchange);
-extern const char *const run_keys[], *const exec_keys[];
+extern const char *const exec_keys[];
+
+/* ---- exec_output.c ---- */
+
+void handle_exec_output(struct exchange *exchange);
 
 /* ---- sandboxes.c ---- */
 

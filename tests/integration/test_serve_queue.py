@@ -1,16 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The fair queue of the HTTP server: turns between tenants, priorities, bounds, waiting."""
 
-import contextlib
 import json
 import threading
 
-import pytest
-from harness import DEADLINE, binaries, caller, until  # noqa: F401
+from harness import DEADLINE, caller, until  # noqa: F401
 from serving import Server, server  # noqa: F401
-
-BUDGET = 300 << 20
-HALF = {"max_memory": "150M"}  # of the budget: one runs at a time, because a rest is kept
+from serving_queue import BUDGET, HALF, full, numbers, small  # noqa: F401
 
 
 class Call:
@@ -35,46 +31,6 @@ class Call:
         self.thread.join(DEADLINE)
         assert self.answer is not None
         return self.answer[0]
-
-
-@pytest.fixture
-def small(caller):  # noqa: F811
-    """A server of an engine with little memory."""
-    path = caller.directory() / "engine.sock"
-    engine = caller.popen(
-        [binaries() / "rollbox-engine", "--socket", path, "--memory-budget", str(BUDGET)]
-    )
-    until(lambda: caller.rollbox("engine", "status", "--socket", path).returncode == 0)
-    try:
-        with Server(caller, "--engine", path) as one:
-            one.box = one.new_token("gate")
-            until(lambda: one.call("POST", "/v1/sandboxes", {"name": "gate"}, token=one.box)[0])
-            yield one
-    finally:
-        engine.kill()
-        engine.wait(DEADLINE)
-
-
-def numbers(server, token):
-    return server.call("GET", "/v1/quota", token=token)[1]
-
-
-@contextlib.contextmanager
-def full(server):
-    """The engine is full of one run of another tenant until the end of the block."""
-    token = server.new_token("filler")
-    connection = server.connect()
-    connection.request(
-        "POST",
-        "/v1/runs",
-        json.dumps({"argv": ["sleep", "1000"], "policy": HALF}),
-        {"Authorization": f"Bearer {token}"},
-    )
-    until(lambda: numbers(server, token)["started"] == 1)
-    try:
-        yield
-    finally:
-        connection.close()  # the run ends with its client
 
 
 def queued(server, token, n):
@@ -214,7 +170,15 @@ def test_jobs_of_a_batch_wait_for_the_rate(server):
 def test_status_tells_quotas_queues_and_refusals(server):
     token = server.new_token("told")
     done = server.who.rollbox(
-        "token", "tenant", "--tokens", server.tokens, "--quota", "sandboxes=1", "--weight", "7", "told"
+        "token",
+        "tenant",
+        "--tokens",
+        server.tokens,
+        "--quota",
+        "sandboxes=1",
+        "--weight",
+        "7",
+        "told",
     )
     assert done.returncode == 0, done.stderr
     admin = server.new_token("ops", "admin")

@@ -105,9 +105,11 @@ def test_route_with_a_name_of_another_tenant_is_404(server):
     body = {"argv": ["sleep", "1000"]}
     begun = server.call("PUT", "/v1/sandboxes/box/execs/e", body, Prefer="respond-async")
     assert begun[0] == 202
+    assert server.call("POST", "/v1/runs", {"argv": ["true"], "id": "r"})[0] == 200
     other = server.new_token("two", "run", "net", "host", "admin")
     until(lambda: server.call("GET", "/v1/sandboxes", token=other)[0] == 200)
     names = {"sandbox": "box", "lease": lease, "snapshot": "base", "exec": "e", "path": "tmp"}
+    names["run"] = "r"
     tried = 0
     for path, methods in server.call("GET", "/v1/openapi.json")[1]["paths"].items():
         if "{" not in path or not path.startswith("/v1/"):

@@ -88,9 +88,11 @@ static void add_execs(const struct session *session, struct buf *to) {
         json_add_string(to, command, command ? strlen(command) : 0);
         const char *terminal = run->terminal.is_wanted ? "true" : "false";
         buf_printf(to,
-            ", \"state\": \"%s\", \"terminal\": %s, \"detached\": %s, \"output_bytes\": %llu}",
+            ", \"state\": \"%s\", \"terminal\": %s, \"detached\": %s, "
+            "\"stdout_bytes\": %llu, \"stderr_bytes\": %llu, \"output_bytes\": %llu}",
             run->state == RUN_RUNNING ? "running" : "starting", terminal,
-            run->given.is_detached ? "true" : "false",
+            run->given.is_detached ? "true" : "false", (unsigned long long)run->outputs[0].total,
+            (unsigned long long)run->outputs[1].total,
             (unsigned long long)(run->outputs[0].total + run->outputs[1].total));
         between = ", ";
     }
