@@ -171,6 +171,8 @@ static void init(struct server *server, const struct config *of) {
     list_init(&server->rex_sessions);
     list_init(&server->e2b_boxes);
     list_init(&server->operations);
+    server->operations_max = OPERATIONS_MAX;
+    server->answer_bytes_max = ANSWER_BYTES_MAX;
     for (size_t i = 0; i < ARRAY_SIZE(server->operations_by); i++)
         list_init(&server->operations_by[i]);
     for (size_t i = 0; i < SERVER_BUCKETS; i++)

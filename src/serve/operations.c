@@ -5,10 +5,12 @@
  * (409), and so is a key whose answer was dropped (410): nothing is ever carried out twice in
  * silence.
  *
- * Answers are kept for a day, as long as together they have at most ANSWERS_BYTES; what is older
- * keeps its key alone. With --state they are in the journal too, so a server that starts again
- * after any end of this one still knows them. A key is in the journal before its request is begun:
- * if the server ended before the answer, a retry learns that (410), and is not carried out.
+ * Answers are kept for a day, if all of them together fit into the server's bounds. Beyond these,
+ * the tenant that has the most loses its oldest answers, and keeps their keys; or its oldest keys.
+ * So one tenant's requests never cost another tenant an answer. With --state the answers are in the
+ * journal too, so a server that starts again after any end of this one still knows them. A key is
+ * in the journal before its request is begun: if the server ended before the answer, a retry learns
+ * that (410), and is not carried out.
  *
  * A run is asked for by its key, too (runs.c): what waits for its end is a retry like any other.
  */
@@ -22,8 +24,6 @@
 #include "serve/server.h"
 
 #define KEY_MAX 255u
-#define ANSWERS_BYTES ((size_t)256 << 20)
-#define KEYS_MAX 200000u
 #define KEPT_S 86400
 
 enum operation_state {
@@ -37,6 +37,8 @@ struct operation {
     struct list node; /* in server->operations */
     struct list in_bucket;
     struct server *server;
+    struct tenant *tenant;
+    struct list of_tenant, in_answers;
     unsigned char key[32], fingerprint[32];
     int64_t made_s; /* since 1970 */
     enum operation_state state;
@@ -68,26 +70,33 @@ static struct operation *find(struct server *server, const unsigned char key[32]
     return NULL;
 }
 
-static struct operation *new_operation(struct server *server, const unsigned char key[32],
-    const unsigned char fingerprint[32], int64_t made_s) {
+static struct operation *new_operation(struct server *server, struct tenant *tenant,
+    const unsigned char key[32], const unsigned char fingerprint[32], int64_t made_s) {
     struct operation *operation = calloc(1, sizeof *operation);
 
     if (!operation)
         return NULL;
     operation->server = server;
+    operation->tenant = tenant;
     operation->made_s = made_s;
     memcpy(operation->key, key, sizeof operation->key);
     memcpy(operation->fingerprint, fingerprint, sizeof operation->fingerprint);
     list_init(&operation->waiters);
+    list_init(&operation->in_answers);
     list_add_tail(&server->operations, &operation->node);
     list_add_tail(bucket_of(server, key), &operation->in_bucket);
+    list_add_tail(&tenant->operations, &operation->of_tenant);
     server->n_operations++;
+    tenant->n_operations++;
     return operation;
 }
 
 static void drop_answer(struct operation *operation) {
-    if (operation->body)
-        operation->server->operation_bytes -= strlen(operation->body);
+    if (operation->body) {
+        operation->server->answer_bytes -= strlen(operation->body);
+        operation->tenant->answer_bytes -= strlen(operation->body);
+    }
+    list_remove(&operation->in_answers);
     if (operation->state == OPERATION_ENDED)
         operation->state = OPERATION_DROPPED;
     free(TAKE_PTR(operation->type));
@@ -99,7 +108,9 @@ static void free_operation(struct operation *operation) {
     drop_answer(operation);
     list_remove(&operation->node);
     list_remove(&operation->in_bucket);
+    list_remove(&operation->of_tenant);
     operation->server->n_operations--;
+    operation->tenant->n_operations--;
     free(operation);
 }
 
@@ -111,11 +122,41 @@ static bool keep_answer(struct operation *operation, int status, const char *typ
     operation->type = strdup(type);
     operation->headers = strdup(headers ? headers : "");
     operation->body = strdup(body);
-    if (operation->body)
-        operation->server->operation_bytes += strlen(body);
+    if (operation->body) {
+        operation->server->answer_bytes += strlen(body);
+        operation->tenant->answer_bytes += strlen(body);
+        list_add_tail(&operation->tenant->answers, &operation->in_answers);
+    }
     if (operation->type && operation->headers && operation->body)
         return true;
     drop_answer(operation);
+    return false;
+}
+
+/* The tenant with the most keys, or the most bytes of answers. */
+static struct tenant *largest(const struct server *server, bool by_bytes) {
+    struct tenant *most = NULL;
+
+    list_for_each(node, &server->tenants) {
+        struct tenant *tenant = container_of(node, struct tenant, of_server);
+
+        if (!most || (by_bytes ? tenant->answer_bytes > most->answer_bytes
+                               : tenant->n_operations > most->n_operations))
+            most = tenant;
+    }
+    return most;
+}
+
+/* False: all of them are being carried out. */
+static bool free_oldest(struct tenant *tenant) {
+    list_for_each(node, &tenant->operations) {
+        struct operation *operation = container_of(node, struct operation, of_tenant);
+
+        if (operation->state == OPERATION_RUNS)
+            continue;
+        free_operation(operation);
+        return true;
+    }
     return false;
 }
 
@@ -124,17 +165,17 @@ static void expire(struct server *server) {
 
     list_for_each(node, &server->operations) {
         struct operation *operation = container_of(node, struct operation, node);
-        bool is_old = now - operation->made_s > KEPT_S || server->n_operations > KEYS_MAX;
 
-        if (operation->state == OPERATION_RUNS)
-            continue;
-        if (!is_old && server->operation_bytes <= ANSWERS_BYTES)
+        if (now - operation->made_s <= KEPT_S)
             break;
-        if (is_old)
+        if (operation->state != OPERATION_RUNS)
             free_operation(operation);
-        else
-            drop_answer(operation);
     }
+    while (server->n_operations > server->operations_max && free_oldest(largest(server, false)))
+        ;
+    while (server->answer_bytes > server->answer_bytes_max)
+        drop_answer(
+            container_of(largest(server, true)->answers.next, struct operation, in_answers));
 }
 
 /* ---- the journal ---- */
@@ -151,6 +192,7 @@ static json_t *begin_line(const struct operation *operation) {
     json_t *line = line_of("begin", operation);
 
     digits_of(operation->fingerprint, 32, fingerprint);
+    json_object_set_new(line, "tenant", json_string(operation->tenant->name));
     json_object_set_new(line, "request", json_string(fingerprint));
     json_object_set_new(line, "made", json_integer(operation->made_s));
     if (operation->is_run)
@@ -179,8 +221,12 @@ bool operations_replay(struct server *server, const char *kind, const json_t *li
     struct operation *operation = find(server, key);
     if (begins && !operation &&
         digits_read(json_string_value(json_object_get(line, "request")), fingerprint, 32)) {
-        operation = new_operation(
-            server, key, fingerprint, json_integer_value(json_object_get(line, "made")));
+        const char *name = json_string_value(json_object_get(line, "tenant"));
+        struct tenant *tenant = tenant_of(server, name && token_tenant_ok(name) ? name : "default");
+
+        operation = tenant ? new_operation(server, tenant, key, fingerprint,
+                                 json_integer_value(json_object_get(line, "made")))
+                           : NULL;
         if (operation)
             operation->state = OPERATION_LOST;
         if (operation)
@@ -355,7 +401,7 @@ enum operation_start operation_begin(struct exchange *exchange, const char *key,
     struct operation *operation = find(server, digest);
     if (operation)
         return repeat(exchange, operation, fingerprint);
-    operation = new_operation(server, digest, fingerprint, time(NULL));
+    operation = new_operation(server, exchange->tenant, digest, fingerprint, time(NULL));
     if (!operation) {
         exchange_problem(exchange, 503, "resource_exhausted", "the server is out of memory");
         return OPERATION_ANSWERED;

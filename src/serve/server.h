@@ -38,6 +38,10 @@ struct tenant {
     struct fair_tenant turns;
     double mean_ms; /* of its runs */
     uint64_t n_started, waited_ns;
+    struct list operations; /* struct operation.of_tenant, oldest first */
+    struct list answers;    /* struct operation.in_answers, oldest first */
+    unsigned n_operations;
+    size_t answer_bytes;
 };
 
 /* What a sandbox used when it was measured last: usage.c. */
@@ -110,9 +114,9 @@ struct server {
     struct list rex_sessions; /* swerex_session.c */
     struct list e2b_boxes;    /* struct e2b_box */
     struct list operations; /* struct operation: answers that are kept for a retry, oldest first */
-    struct list operations_by[4096]; /* by their keys */
-    unsigned n_operations;
-    size_t operation_bytes;
+    struct list operations_by[16384]; /* by their keys */
+    unsigned n_operations, operations_max;
+    size_t answer_bytes, answer_bytes_max;
     bool draining;
     unsigned n_exchanges;
 };
@@ -313,6 +317,9 @@ void state_keep_lease(
 void state_forget_lease(struct server *server, const struct tenant *tenant, const char *id);
 
 /* ---- operations.c ---- */
+
+#define OPERATIONS_MAX 500000u
+#define ANSWER_BYTES_MAX ((size_t)256 << 20)
 
 /* Of the journal: whether the line was one of an operation. */
 bool operations_replay(struct server *server, const char *kind, const json_t *line);

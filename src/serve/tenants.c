@@ -23,6 +23,8 @@ struct tenant *tenant_of(struct server *server, const char *name) {
         return NULL;
     memcpy(tenant->name, name, strlen(name) + 1);
     fair_tenant_init(&tenant->turns);
+    list_init(&tenant->operations);
+    list_init(&tenant->answers);
     list_add_tail(&server->tenants, &tenant->of_server);
     return tenant;
 }
