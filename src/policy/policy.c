@@ -685,6 +685,14 @@ static const char *meant_key(const char *key) {
     return near;
 }
 
+bool policy_has_key(const char *key, const char **ret_meant) {
+    for (size_t i = 0; i < ARRAY_SIZE(key_names); i++)
+        if (strcmp(key, key_names[i]) == 0)
+            return true;
+    *ret_meant = meant_key(key);
+    return false;
+}
+
 static void unknown_key(struct reader *r) {
     const char *meant = meant_key(r->key);
     char hint[80];

@@ -134,6 +134,8 @@ struct policy_problems {
 int policy_parse(
     const char *text, size_t length, struct policy **ret_policy, struct policy_problems *problems);
 struct policy *policy_free(struct policy *policy);
+/* Whether policies have this key. If not, *ret_meant is the key that was meant, or NULL. */
+bool policy_has_key(const char *key, const char **ret_meant);
 /* Denies one more path by default: what is granted by name, or denied already, stays so. `path` as
  * of struct policy_path. 0 or -ENOMEM. */
 int policy_deny(struct policy *policy, const char *path);

@@ -8,6 +8,7 @@
 
 #include "base/cleanup.h"
 #include "base/utf8.h"
+#include "policy/read.h"
 #include "serve/engine_link.h"
 #include "serve/metrics.h"
 #include "serve/server.h"
@@ -251,6 +252,14 @@ static bool has_word(const char *const *words, const char *word) {
     return false;
 }
 
+static const char *nearest_word(const char *const *words, const char *word) {
+    size_t n = 0;
+
+    while (words[n])
+        n++;
+    return read_nearest(word, words, n);
+}
+
 bool exchange_knows(
     struct exchange *exchange, const char *const *keys, const char *const *more_keys) {
     const char *key;
@@ -258,7 +267,11 @@ bool exchange_knows(
 
     json_object_foreach(exchange->body, key, value) {
         if (!has_word(keys, key) && !has_word(more_keys, key)) {
-            exchange_problem(exchange, 400, "request_invalid", "unknown member \"%.100s\"", key);
+            const char *meant = nearest_word(keys, key);
+
+            meant = meant ? meant : nearest_word(more_keys, key);
+            exchange_problem(exchange, 400, "request_invalid", "unknown member \"%.100s\"%s%s%s",
+                key, meant ? ": did you mean \"" : "", meant ? meant : "", meant ? "\"?" : "");
             return false;
         }
     }

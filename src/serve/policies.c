@@ -3,14 +3,15 @@
  * Policies of clients: the limits of a token's scopes, and compiled plans.
  *
  * A policy speaks about the server's machine. Without the scope "host" it may set limits, seeds,
- * users, the environment and an image, but name no path, device or network of the host, and not
- * take over the server's own environment. The list has the allowed keys, so that a key which a
- * later version adds is refused until it is put here.
+ * users, the environment and an image, but name no path, device or network of the host, not take
+ * over the server's own environment, and not choose a weaker isolation. The list has the allowed
+ * keys, so that a key which a later version adds is refused until it is put here.
  */
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "policy/policy.h"
 #include "serve/admission.h"
 #include "serve/ceilings.h"
 #include "serve/engines.h"
@@ -20,8 +21,7 @@
 
 static const char *const free_keys[] = { "cwd", "env", "image", "user", "users", "hostname",
     "max_memory", "max_processes", "max_cpu", "max_disk", "max_open_files", "max_output", "timeout",
-    "random_seed", "time_start", "time_mode", "serial", "isolation", "tmpfs", "shm_size",
-    "ulimits" };
+    "random_seed", "time_start", "time_mode", "serial", "tmpfs", "shm_size", "ulimits" };
 
 struct preparation {
     struct pool_job job;
@@ -61,6 +61,9 @@ static const char *forbidden(const json_t *policy, unsigned scopes, const char *
         if (!strcmp(key, "image") && text &&
             (strchr("/.", text[0]) || !strncmp(text, "snapshot:", 9)))
             allowed = (scopes & TOKEN_HOST) != 0;
+        /* Isolation "process" shares more of the host with a guest than other tenants expect. */
+        if (!strcmp(key, "isolation"))
+            allowed = allowed || !text || !strcmp(text, "namespace");
         if (!strcmp(key, "clean_env"))
             allowed = allowed || json_is_true(value);
         if (!strcmp(key, "net"))
@@ -150,9 +153,12 @@ static void prepare(struct exchange *exchange) {
 }
 
 bool policies_allowed(struct exchange *exchange, const json_t *policy) {
-    const char *scope, *key = forbidden(policy, exchange->scopes, &scope);
+    const char *meant = NULL, *scope, *key = forbidden(policy, exchange->scopes, &scope);
 
-    if (key)
+    if (key && !policy_has_key(key, &meant))
+        exchange_problem(exchange, 400, "policy_invalid", "unknown key \"%.80s\"%s%s%s", key,
+            meant ? ": did you mean \"" : "", meant ? meant : "", meant ? "\"?" : "");
+    else if (key)
         exchange_problem(exchange, 403, "policy_forbidden",
             "%.64s: a policy may have this only with a token of scope %s", key, scope);
     return !key;

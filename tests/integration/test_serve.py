@@ -332,7 +332,7 @@ def test_policy_of_a_client_grants_nothing_of_the_host(server):
         {"image": "/var/lib/image"},
         {"image": "snapshot:of-another-tenant"},
         {"devices": ["/dev/kvm"]},
-        {"nosuch": 1},
+        {"isolation": "process"},
     ):
         status, problem = server.call("POST", "/v1/runs", {"argv": ["true"], "policy": policy})
         assert (status, problem["code"]) == (403, "policy_forbidden"), policy
@@ -355,6 +355,15 @@ def test_policy_of_a_client_grants_nothing_of_the_host(server):
         )[0]
         == 200
     )
+
+
+def test_unknown_policy_key_is_the_clients_mistake(server):
+    status, problem = server.call("POST", "/v1/runs", {"argv": ["true"], "policy": {"max_memry": "1G"}})
+    assert (status, problem["code"]) == (400, "policy_invalid")
+    assert problem["detail"] == 'unknown key "max_memry": did you mean "max_memory"?'
+    status, problem = server.call("POST", "/v1/runs", {"argv": ["true"], "polcy": {}})
+    assert (status, problem["code"]) == (400, "request_invalid")
+    assert problem["detail"] == 'unknown member "polcy": did you mean "policy"?'
 
 
 def test_network_rules_of_a_client_lead_to_nothing_of_the_host(server):
