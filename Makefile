@@ -96,7 +96,7 @@ demo-serve: all
 
 # The adapters against the frameworks themselves, which are large, and what users install: the wheel in a container's image, the Debian
 # packages in a clean root (as root). Not part of check, where those tests are skipped.
-FRAMEWORKS := e2b==2.63.0 e2b-code-interpreter==2.11.5 pytest inspect_ai mini-swe-agent==2.4.6 transformers omegaconf chz
+FRAMEWORKS := e2b==2.63.0 e2b-code-interpreter==2.11.5 e2b-charts ipython matplotlib pandas pytest inspect_ai mini-swe-agent==2.4.6 transformers omegaconf chz
 # Their dependencies are torch and Ray, gigabytes that the adapters' tests do not need.
 FRAMEWORKS_ALONE := verl==0.9.1 tinker-cookbook==0.6.1
 integrations: all

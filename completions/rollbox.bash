@@ -172,7 +172,7 @@ _rollbox() {
     'net log') options='--json --socket --help' ;;
     'net test') options='--json --policy --allow --allow-file --method --help' ;;
     'net set') options='--json --net --allow --allow-file --socket --help' ;;
-    'serve') options='--json --listen --host --insecure --config --tls-cert --tls-key --tls-client-ca --tls-client-required --drain --state --engines --engine-per-tenant --prices --otlp-endpoint --otlp-service-name --otlp-sampler --otlp-sampler-arg --tokens --quota --engine --help' ;;
+    'serve') options='--json --listen --host --insecure --config --tls-cert --tls-key --tls-client-ca --tls-client-required --drain --state --engines --engine-per-tenant --prices --template --otlp-endpoint --otlp-service-name --otlp-sampler --otlp-sampler-arg --tokens --quota --engine --help' ;;
     'mcp') options='--json --engine --help' ;;
     'cost') options='--json --prices --by --per-million --help' ;;
     'token create') options='--json --certificate --tokens --tenant --scope --expires --max-sandboxes --max-running --quota --help' ;;

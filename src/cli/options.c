@@ -393,6 +393,8 @@ const struct option option_table[] = {
         "start an engine for each tenant" },
     { OPTION_PRICES, 0, "prices", "FILE", OPTION_FILE, COMMAND_SERVE | COMMAND_COST, NULL,
         "a price table, for the cost of what is used; see docs/how-to/observability.md" },
+    { OPTION_SERVE_TEMPLATE, 0, "template", "NAME=FILE", OPTION_TEXT, COMMAND_SERVE, NULL,
+        "a template for E2B's clients: the policy in FILE; repeat it for more" },
     { OPTION_COST_BY, 0, "by", "KIND", OPTION_TEXT, COMMAND_COST, NULL,
         "a row for each rollout, tenant, sandbox, lease, label, or value of the label KIND "
         "(default: tenant)" },

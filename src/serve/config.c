@@ -32,6 +32,7 @@ static const struct setting {
     { "engine-per-tenant", KIND_FLAG, offsetof(struct config, engine_per_tenant), 0, 0 },
     { "state", KIND_TEXT, offsetof(struct config, state), 0, 0 },
     { "prices", KIND_TEXT, offsetof(struct config, prices), 0, 0 },
+    { "template", KIND_LIST, offsetof(struct config, templates), 0, 0 },
     { "drain", KIND_NUMBER, offsetof(struct config, drain_s), 0, DRAIN_MAX_S },
     { "quota", KIND_LIST, offsetof(struct config, quota), 0, 0 },
     { "insecure", KIND_FLAG, offsetof(struct config, insecure), 0, 0 },

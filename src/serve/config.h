@@ -22,7 +22,7 @@ struct config_list {
 };
 
 struct config {
-    struct config_list listen, host, engine, quota, otlp_header;
+    struct config_list listen, host, engine, quota, otlp_header, templates;
     const char *tokens, *state, *prices;
     const char *otlp_endpoint, *otlp_service_name, *otlp_sampler, *otlp_sampler_arg;
     const char *tls_cert, *tls_key, *tls_client_ca;

@@ -35,6 +35,7 @@ static void on_forgotten(struct box *box) {
     e2b_processes_end(e2b);
     e2b_watch_end(e2b);
     json_decref(e2b->metadata);
+    json_decref(e2b->file_metadata);
     free(e2b->bearer);
     free(e2b->template_id);
     free(e2b->snapshot);
@@ -63,7 +64,7 @@ struct e2b_box *e2b_box_new(struct exchange *exchange, struct box *box, int64_t 
     digits_random(E2B_TOKEN_BYTES, e2b->token);
     if (exchange->connection)
         e2b->bearer = bearer_of(http_request_of(exchange->connection));
-    e2b->home = "/tmp";
+    e2b->home = e2b->root_home = "/tmp";
     e2b->followers = &e2b_streams;
     e2b->started_s = time(NULL);
     list_init(&e2b->processes);

@@ -34,11 +34,13 @@ struct e2b_box {
     char *bearer;                 /* "Bearer TOKEN" of the tenant */
     char *template_id, *snapshot; /* `snapshot`: this sandbox only holds that snapshot */
     char *origin;                 /* of a snapshot: the sandbox */
-    const char *home;             /* static: where relative paths start */
+    const char *home, *root_home; /* static: where relative paths start; the user root's */
     json_t *metadata;
+    json_t *file_metadata;     /* e2b_metadata.c: objects by paths; NULL: none */
     int64_t started_s, ends_s; /* since 1970 */
     struct loop_timer timer;
-    bool auto_pause, is_paused, allows_internet;
+    bool auto_pause, is_paused;
+    bool has_network, allows_internet; /* a network whose rules can change; reaches something */
     bool is_public; /* its services need no token: its random id is the secret, as with E2B */
     struct list processes;                     /* e2b_process.c */
     const struct process_followers *followers; /* the clients that follow processes */
@@ -96,10 +98,29 @@ void handle_e2b_drop(struct exchange *exchange);
 void handle_e2b_metrics(struct exchange *exchange);
 void handle_e2b_network(struct exchange *exchange);
 
+/* ---- e2b_network.c ---- */
+
+/* The hosts that the settings allow, as a new list; `is_default`: everything, unless they say
+ * otherwise. NULL: the answer is given. */
+json_t *e2b_network_rules(struct exchange *exchange, const json_t *settings, bool is_default);
+
+/* ---- e2b_metadata.c ---- */
+
+/* The metadata that an upload's headers have, as a new object. NULL: the answer is given. */
+json_t *e2b_metadata_of(struct exchange *exchange);
+/* A file has been written with that metadata. False: the sandbox has too many files with some. */
+bool e2b_metadata_set(struct e2b_box *e2b, const char *path, json_t *metadata);
+/* A file or a tree has been moved (`to` NULL: removed). */
+void e2b_metadata_move(struct e2b_box *e2b, const char *path, const char *to);
+/* Adds it to the members "entry" and "entries" of an answer. */
+void e2b_metadata_show(const struct e2b_box *e2b, json_t *answer);
+
 /* ---- e2b_files.c ---- */
 
 /* The user that a request names, if the sandbox has it; false: the answer is given. */
 bool e2b_user_ok(struct exchange *exchange);
+/* Whether a request is the user root's, and not the default user's. */
+bool e2b_is_root(struct exchange *exchange);
 /* A path of a client as an absolute one, without "." and "..". NULL: the answer is given. */
 char *e2b_path(struct exchange *exchange, const char *path);
 void handle_e2b_stat(struct exchange *exchange);

@@ -15,6 +15,7 @@
 #include "serve/e2b_code.h"
 #include "serve/e2b_process.h"
 #include "serve/engine_link.h"
+#include "serve/templates.h"
 
 #define ENVD_VERSION "0.6.4" /* the version of E2B's own daemon that this server answers like */
 #define TIMEOUT_DEFAULT_S 300
@@ -22,6 +23,9 @@
 #define FORKS_MAX 100
 #define PAGE_MAX 100
 #define OUTPUT_MAX "256M"
+#define USER_HOME "/home/user"
+#define ROOT_HOME "/root"
+#define NOTHING "nothing.invalid"
 
 /* The calls of the native API that the requests become. */
 #define BOX "/v1/sandboxes/{sandbox}"
@@ -154,6 +158,9 @@ static struct e2b_box *adopt_fork(struct exchange *exchange, const char *name,
     if (!e2b->metadata)
         e2b->metadata = json_incref(parent->metadata);
     e2b->home = parent->home;
+    e2b->root_home = parent->root_home;
+    e2b->file_metadata = json_deep_copy(parent->file_metadata);
+    e2b->has_network = parent->has_network;
     e2b->is_public = parent->is_public;
     e2b->allows_internet = parent->allows_internet;
     return e2b;
@@ -171,6 +178,22 @@ static json_t *no_memory(int *status, json_t *take_answer) {
     return json_pack("{s:i, s:s}", "code", 503, "message", "the server is out of memory");
 }
 
+static void adopt_policy(struct e2b_box *e2b, const json_t *policy) {
+    const char *net = json_string_value(json_object_get(policy, "net"));
+
+    e2b->has_network = net && !strcmp(net, "allow");
+    e2b->allows_internet =
+        e2b->has_network && (json_array_size(json_object_get(policy, "net_allow_hosts")) ||
+                                json_array_size(json_object_get(policy, "net_allow")));
+    if (json_object_get(json_object_get(policy, "tmpfs"), USER_HOME))
+        e2b->home = USER_HOME;
+    if (json_object_get(policy, "image"))
+        e2b->home = ROOT_HOME;
+    if (json_object_get(policy, "image") ||
+        json_object_get(json_object_get(policy, "tmpfs"), ROOT_HOME))
+        e2b->root_home = ROOT_HOME;
+}
+
 static json_t *on_created(struct exchange *exchange, int *status, json_t *take_answer) {
     const char *name = json_string_value(json_object_get(take_answer, "name"));
     const json_t *wanted = json_object_get(exchange->body, "e2b");
@@ -182,10 +205,7 @@ static json_t *on_created(struct exchange *exchange, int *status, json_t *take_a
     if (!e2b)
         return no_memory(status, take_answer);
     json_decref(take_answer);
-    e2b->allows_internet =
-        json_string_length(json_object_get(json_object_get(exchange->body, "policy"), "net")) == 5;
-    if (json_object_get(json_object_get(exchange->body, "policy"), "image"))
-        e2b->home = "/root";
+    adopt_policy(e2b, json_object_get(exchange->body, "policy"));
     return describe(exchange, e2b);
 }
 
@@ -225,38 +245,100 @@ static bool is_own_system(const char *template_id) {
     return !strcmp(template_id, "base") || !strcmp(template_id, "code-interpreter-v1");
 }
 
-/* Of "allow_internet_access" and "network": hosts are allowed if the request names them. */
+/* Of "allow_internet_access" and "network"; false: the answer is given. */
 static bool add_network(struct exchange *exchange, json_t *policy) {
-    const json_t *network = json_object_get(exchange->body, "network");
-    json_t *hosts = json_object_get(network, "allowOut");
+    const json_t *access = json_object_get(exchange->body, "allow_internet_access");
+    json_t *settings = json_object();
+    bool is_default = exchange->scopes & TOKEN_NET && !json_is_boolean(access);
 
-    json_object_set_new(policy, "net", json_string("loopback"));
-    if (json_is_array(hosts) && json_array_size(hosts)) {
+    json_object_update(settings, json_object_get(exchange->body, "network"));
+    if (json_is_boolean(access))
+        json_object_set(settings, "allow_internet_access", (json_t *)(uintptr_t)access);
+    json_t *rules = e2b_network_rules(exchange, settings, is_default);
+    json_decref(settings);
+    if (!rules)
+        return false;
+    /* With the scope a sandbox has a network without rules, which can get some later. */
+    if (json_array_size(rules) || exchange->scopes & TOKEN_NET) {
         json_object_set_new(policy, "net", json_string("allow"));
-        json_object_set(policy, "net_allow_hosts", hosts);
-    } else if (json_is_true(json_object_get(exchange->body, "allow_internet_access"))) {
-        json_object_set_new(policy, "net", json_string("allow"));
-        json_object_set_new(policy, "net_allow_hosts", json_pack("[s]", "*"));
-    } else if (!json_object_get(exchange->body, "allow_internet_access") &&
-               exchange->scopes & TOKEN_NET) {
-        json_object_set_new(policy, "net", json_string("allow"));
-        json_object_set_new(policy, "net_allow_hosts", json_pack("[s]", "*"));
+        json_object_set(policy, "net_allow_hosts", rules);
+    } else {
+        json_object_set_new(policy, "net", json_string("loopback"));
     }
+    json_decref(rules);
     return true;
 }
 
-static json_t *policy_of(struct exchange *exchange, const char *template_id) {
-    json_t *policy = json_pack("{s:s, s:s}", "user", "root", "max_output", OUTPUT_MAX);
-    json_t *variables = json_object_get(exchange->body, "envVars");
+/* To a list of "NAME=VALUE", whose last entry of a name counts. */
+static void add_variables(json_t *list, const json_t *variables) {
+    const char *name;
+    json_t *value;
 
-    if (!is_own_system(template_id))
-        json_object_set_new(policy, "image", json_string(template_id));
-    if (json_object_size(variables))
-        json_object_set(policy, "env", variables);
-    if (!add_network(exchange, policy)) {
+    json_object_foreach((json_t *)(uintptr_t)variables, name, value)
+        json_array_append_new(list, json_sprintf("%s=%s", name, json_string_value(value)));
+}
+
+/* Without an image only these directories can be written, and /tmp. */
+static void add_homes(json_t *policy) {
+    if (json_object_get(policy, "image") || json_object_get(policy, "isolation"))
+        return;
+    if (!json_object_get(policy, "tmpfs"))
+        json_object_set_new(policy, "tmpfs", json_object());
+    json_t *places = json_object_get(policy, "tmpfs");
+    if (!json_object_get(places, USER_HOME))
+        json_object_set_new(places, USER_HOME, json_pack("{s:s}", "mode", "0755"));
+    if (!json_object_get(places, ROOT_HOME))
+        json_object_set_new(places, ROOT_HOME, json_pack("{s:s}", "mode", "0700"));
+    if (!json_object_get(policy, "cwd"))
+        json_object_set_new(policy, "cwd", json_string(USER_HOME));
+}
+
+/* The policy of a client, or that of the operator's template with what the client adds. NULL: the
+ * answer is given. */
+static json_t *policy_of(struct exchange *exchange, const char *template_id) {
+    const json_t *template_policy = templates_find(template_id);
+    json_t *policy = template_policy ? json_deep_copy(template_policy) : json_object();
+    json_t *variables = json_object_get(exchange->body, "envVars");
+    json_t *network = json_object();
+
+    if (!add_network(exchange, network)) {
+        json_decref(network);
         json_decref(policy);
         return NULL;
     }
+    /* The operator's network rules stand, unless the client wants none. */
+    if (json_object_get(policy, "net")) {
+        if (json_is_false(json_object_get(exchange->body, "allow_internet_access")))
+            json_object_set_new(policy, "net", json_string("loopback"));
+    } else if (policies_allowed(exchange, network)) {
+        json_object_update(policy, network);
+    } else {
+        json_decref(network);
+        json_decref(policy);
+        return NULL;
+    }
+    json_decref(network);
+    if (!json_object_get(policy, "user"))
+        json_object_set_new(policy, "user", json_string("root"));
+    if (!json_object_get(policy, "max_output"))
+        json_object_set_new(policy, "max_output", json_string(OUTPUT_MAX));
+    if (!template_policy && !is_own_system(template_id))
+        json_object_set_new(policy, "image", json_string(template_id));
+    add_homes(policy);
+    if (json_is_object(json_object_get(policy, "env")) || !json_object_get(policy, "env")) {
+        json_t *env = json_object();
+
+        if (!json_object_get(policy, "image"))
+            json_object_set_new(env, "HOME", json_string(USER_HOME));
+        json_object_update(env, json_object_get(policy, "env"));
+        json_object_update(env, variables);
+        json_object_set_new(policy, "env", env);
+    } else {
+        add_variables(json_object_get(policy, "env"), variables);
+    }
+    /* What is not allowed to a client's own policy comes from the operator. */
+    if (template_policy)
+        exchange->scopes |= TOKEN_HOST | TOKEN_NET;
     return policy;
 }
 
@@ -301,6 +383,8 @@ void handle_e2b_create(struct exchange *exchange) {
         return;
     }
     json_t *policy = policy_of(exchange, template_id);
+    if (!policy)
+        return;
     json_t *body = json_pack("{s:o, s:O*, s:O}", "policy", policy, "labels",
         json_object_get(exchange->body, "metadata"), "e2b", exchange->body);
     if (json_is_null(json_object_get(body, "labels")))
@@ -643,19 +727,46 @@ void handle_e2b_metrics(struct exchange *exchange) {
         become(exchange, &native_stats, NULL, on_stats);
 }
 
-/* A sandbox without a network may be asked to have none. Rules for one with a network are set by
- * the native API. */
+/* ---- the network ---- */
+
+static json_t *on_network(struct exchange *exchange, int *status, json_t *take_answer) {
+    if (*status >= 400)
+        return e2b_control_answer(exchange, status, take_answer);
+    const char *first =
+        json_string_value(json_array_get(json_object_get(exchange->body, "net_allow_hosts"), 0));
+    if (exchange->box->e2b)
+        exchange->box->e2b->allows_internet = first && strcmp(first, NOTHING) != 0;
+    json_decref(take_answer);
+    *status = 204;
+    return NULL;
+}
+
+/* Left-out settings are reset, as with E2B: so a request without any allows everything. */
 void handle_e2b_network(struct exchange *exchange) {
     const struct e2b_box *e2b = of(exchange);
-    const json_t *wanted = json_object_get(exchange->body, "allow_internet_access");
 
     if (!e2b)
         return;
-    if (!e2b->allows_internet && !json_array_size(json_object_get(exchange->body, "allowOut")) &&
-        !json_is_true(wanted))
-        exchange_answer(exchange, 204, "", NULL);
-    else
-        exchange_problem(exchange, 400, "feature_missing",
-            "the network of a running sandbox is changed by POST %s/%s/network", "/v1/sandboxes",
-            exchange->box->name);
+    json_t *rules = e2b_network_rules(exchange, exchange->body, e2b->has_network);
+    if (!rules)
+        return;
+    if (!e2b->has_network) {
+        bool is_wanted = json_array_size(rules) > 0;
+
+        json_decref(rules);
+        if (is_wanted)
+            exchange_problem(exchange, 400, "feature_missing",
+                "the sandbox was created without a network; create it with one, which needs a "
+                "token of scope net");
+        else
+            exchange_answer(exchange, 204, "", NULL);
+        return;
+    }
+    /* The engine wants a rule: no resolver ever has this name. */
+    if (!json_array_size(rules))
+        json_array_append_new(rules, json_string(NOTHING));
+    json_decref(exchange->body);
+    exchange->body = json_pack("{s:o}", "net_allow_hosts", rules);
+    exchange->translate = on_network;
+    handle_net_set(exchange);
 }

@@ -14,6 +14,7 @@
 #include "base/utf8.h"
 #include "serve/e2b.h"
 #include "serve/e2b_entries.h"
+#include "serve/inflate.h"
 #include "serve/upload_form.h"
 
 #define READ_MAX ((uint64_t)64 << 20)
@@ -23,25 +24,38 @@
 
 /* ---- users and paths ---- */
 
-/* The user of a request is the one of Basic authentication, or of "username". A sandbox of these
- * clients has one user, which is root. */
-bool e2b_user_ok(struct exchange *exchange) {
+/* The user of Basic authentication, or of "username"; "" is the default one. */
+static void user_of(struct exchange *exchange, struct buf *user) {
     const struct http_request *request = http_request_of(exchange->connection);
     const char *header = http_header(request, "authorization");
-    auto_buf struct buf user = BUF_INIT;
 
     if (header && !strncmp(header, "Basic ", 6)) {
-        (void)base64_decode(header + 6, strlen(header + 6), &user);
-        if (user.data && strchr(user.data, ':'))
-            *strchr(user.data, ':') = '\0';
+        (void)base64_decode(header + 6, strlen(header + 6), user);
+        if (user->data && strchr(user->data, ':'))
+            *strchr(user->data, ':') = '\0';
     } else {
-        (void)http_query(request, "username", &user);
+        (void)http_query(request, "username", user);
     }
+}
+
+/* A sandbox of these clients has one user, which is root. "user" is the same one with another home
+ * directory. */
+bool e2b_user_ok(struct exchange *exchange) {
+    auto_buf struct buf user = BUF_INIT;
+
+    user_of(exchange, &user);
     if (!user.data || !*user.data || !strcmp(user.data, "root") || !strcmp(user.data, "user"))
         return true;
     exchange_problem(exchange, 401, "user_unknown",
         "there is no user \"%.64s\": the sandbox has root, who is \"user\", too", user.data);
     return false;
+}
+
+bool e2b_is_root(struct exchange *exchange) {
+    auto_buf struct buf user = BUF_INIT;
+
+    user_of(exchange, &user);
+    return user.data && !strcmp(user.data, "root");
 }
 
 /* Takes the components one by one. */
@@ -74,7 +88,7 @@ char *e2b_path(struct exchange *exchange, const char *path) {
     else if (path[0] == '/')
         e2b = NULL;
     if (e2b)
-        add_components(&whole, e2b->home);
+        add_components(&whole, e2b_is_root(exchange) ? e2b->root_home : e2b->home);
     add_components(&whole, path);
     if (!whole.length)
         buf_add_text(&whole, "/");
@@ -110,7 +124,7 @@ struct file_job {
     size_t n_parts;
     void *data; /* what was read */
     size_t length;
-    json_t *answer;
+    json_t *answer, *metadata; /* `metadata` of an upload */
     struct rollbox_error error;
     int r;
 };
@@ -130,13 +144,42 @@ static void free_job(struct file_job *job) {
     free(job->to);
     free(job->data);
     json_decref(job->answer);
+    json_decref(job->metadata);
     buf_done(&job->body);
     free(job);
+}
+
+static void fail(struct file_job *job, enum rollbox_error_code code, int number, const char *text) {
+    job->error = (struct rollbox_error){ .code = code, .error_number = number, .stage = "files" };
+    (void)snprintf(job->error.message, sizeof job->error.message, "%.500s: %s",
+        job->path ? job->path : "files", text);
+    job->r = -number;
+}
+
+static void move_work(struct file_job *job), remove_work(struct file_job *job);
+
+/* The metadata of files follows what the job has done. */
+static void follow_metadata(struct file_job *job) {
+    struct e2b_box *e2b = job->box->e2b;
+
+    if (!e2b)
+        return;
+    for (size_t i = 0; i < job->n_parts && job->r >= 0; i++) {
+        if (e2b_metadata_set(e2b, job->parts[i].path, job->metadata))
+            continue;
+        fail(job, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOSPC,
+            "it is written, but the sandbox has too many files with metadata");
+    }
+    if (job->work == remove_work || job->work == move_work)
+        e2b_metadata_move(e2b, job->path, job->to);
+    e2b_metadata_show(e2b, job->answer);
 }
 
 static void done(struct pool_job *pool_job) {
     struct file_job *job = container_of(pool_job, struct file_job, job);
 
+    if (job->r >= 0)
+        follow_metadata(job);
     if (job->r < 0)
         exchange_fail(job->exchange, &job->error);
     else if (job->data)
@@ -209,12 +252,6 @@ static void list_work(struct file_job *job) {
 
 void handle_e2b_list_dir(struct exchange *exchange) {
     simple_call(exchange, list_work);
-}
-
-static void fail(struct file_job *job, enum rollbox_error_code code, int number, const char *text) {
-    job->error = (struct rollbox_error){ .code = code, .error_number = number, .stage = "files" };
-    (void)snprintf(job->error.message, sizeof job->error.message, "%.500s: %s", job->path, text);
-    job->r = -number;
 }
 
 static void mkdir_work(struct file_job *job) {
@@ -380,12 +417,11 @@ static bool add_form(struct file_job *job, struct form *form, const char *only) 
     return r >= 0;
 }
 
-void handle_e2b_upload(struct exchange *exchange) {
+static void upload(struct exchange *exchange) {
     struct http_request *request = http_request_of(exchange->connection);
     const char *type = http_header(request, "content-type");
-    const char *coding = http_header(request, "content-encoding");
     auto_buf struct buf only = BUF_INIT;
-    struct file_job *job = e2b_user_ok(exchange) ? job_new(exchange, write_work) : NULL;
+    struct file_job *job = job_new(exchange, write_work);
     struct form form;
     bool is_right = false;
 
@@ -393,11 +429,13 @@ void handle_e2b_upload(struct exchange *exchange) {
         return;
     job->body = request->body;
     request->body = BUF_INIT;
+    job->metadata = e2b_metadata_of(exchange);
+    if (!job->metadata) {
+        free_job(job);
+        return;
+    }
     bool has_path = http_query(request, "path", &only) && only.length;
-    if (coding && strcasecmp(coding, "identity") != 0)
-        exchange_problem(exchange, 415, "request_invalid",
-            "the body is compressed (%.32s), which this server does not read", coding);
-    else if (form_open(&form, type, job->body.data ? job->body.data : "", job->body.length)) {
+    if (form_open(&form, type, job->body.data ? job->body.data : "", job->body.length)) {
         is_right = add_form(job, &form, has_path ? only.data : NULL);
         form_done(&form);
     } else if (has_path) {
@@ -412,4 +450,73 @@ void handle_e2b_upload(struct exchange *exchange) {
         submit(job);
     else
         free_job(job);
+}
+
+/* ---- compressed uploads ---- */
+
+struct inflation {
+    struct pool_job job;
+    struct exchange *exchange;
+    struct buf in, out;
+    int r;
+};
+
+static void inflate_work(struct pool_job *job) {
+    struct inflation *inflation = container_of(job, struct inflation, job);
+    const struct buf *in = &inflation->in;
+
+    inflation->r = inflate_gzip(in->data ? in->data : "", in->length, READ_MAX, &inflation->out);
+}
+
+static void inflate_done(struct pool_job *job) {
+    struct inflation *inflation = container_of(job, struct inflation, job);
+    struct exchange *exchange = inflation->exchange;
+
+    if (!exchange->connection) {
+        exchange_problem(exchange, 503, "cancelled", "the client has left");
+    } else if (inflation->r == -EFBIG) {
+        exchange_problem(exchange, 413, "too_large",
+            "the body has more than %llu bytes when it is decompressed",
+            (unsigned long long)READ_MAX);
+    } else if (inflation->r == -ENOMEM) {
+        exchange_problem(exchange, 503, "resource_exhausted", "the server is out of memory");
+    } else if (inflation->r < 0) {
+        exchange_problem(exchange, 400, "request_invalid",
+            "the body is not complete gzip, as Content-Encoding says");
+    } else {
+        http_request_of(exchange->connection)->body = inflation->out;
+        inflation->out = BUF_INIT;
+        upload(exchange);
+    }
+    buf_done(&inflation->in);
+    buf_done(&inflation->out);
+    free(inflation);
+}
+
+static void inflate_first(struct exchange *exchange) {
+    struct inflation *inflation = calloc(1, sizeof *inflation);
+
+    if (!inflation) {
+        exchange_problem(exchange, 503, "resource_exhausted", "the server is out of memory");
+        return;
+    }
+    inflation->job = (struct pool_job){ .work = inflate_work, .done = inflate_done };
+    inflation->exchange = exchange;
+    inflation->in = http_request_of(exchange->connection)->body;
+    http_request_of(exchange->connection)->body = BUF_INIT;
+    pool_submit(exchange->server->pool, &inflation->job);
+}
+
+void handle_e2b_upload(struct exchange *exchange) {
+    const char *coding = http_header(http_request_of(exchange->connection), "content-encoding");
+
+    if (!e2b_user_ok(exchange))
+        return;
+    if (!coding || !strcasecmp(coding, "identity"))
+        upload(exchange);
+    else if (!strcasecmp(coding, "gzip") || !strcasecmp(coding, "x-gzip"))
+        inflate_first(exchange);
+    else
+        exchange_problem(exchange, 415, "request_invalid",
+            "the body is compressed (%.32s); this server reads gzip", coding);
 }

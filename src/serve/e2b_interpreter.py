@@ -15,9 +15,11 @@ import base64
 import builtins
 import codecs
 import fcntl
+import importlib.machinery
 import importlib.util
 import json
 import linecache
+import math
 import os
 import select
 import signal
@@ -27,7 +29,6 @@ import tempfile
 import threading
 import time
 import traceback
-import types
 
 space = globals()["space"]
 LANGUAGE = sys.argv[1] if len(sys.argv) > 1 else "python"
@@ -67,8 +68,36 @@ for number in (0, 1, 2):
 os.close(nothing)
 
 
+def plain(value):
+    """What JSON lacks: numpy's numbers and arrays, times, and others by their text."""
+    for name in ("tolist", "isoformat"):
+        method = getattr(value, name, None)
+        if callable(method) and not isinstance(value, type):
+            try:
+                return method()
+            except Exception:
+                break
+    return repr(value)
+
+
+def finite(value):
+    """NaN and infinities, which JSON has not, are null."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: finite(item) for key, item in value.items()}
+    return [finite(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+def text_of_json(value):
+    try:
+        return json.dumps(value, default=plain, allow_nan=False)
+    except ValueError:
+        return json.dumps(finite(json.loads(json.dumps(value, default=plain))))
+
+
 def emit(kind, **members):
-    data = (json.dumps({"type": kind, **members}, default=repr) + "\n").encode()
+    data = (text_of_json({"type": kind, **members}) + "\n").encode()
     with lock:
         while data:
             data = data[os.write(answers, data) :]
@@ -169,18 +198,33 @@ def table_of(value):
     return value.to_dict(orient="list")
 
 
+def members_of(bundle):
+    """The members of a result that has these MIME types."""
+    members = {NAMES[mime]: text_of(data) for mime, data in bundle.items() if mime in NAMES}
+    extra = {mime: text_of(data) for mime, data in bundle.items() if mime not in NAMES}
+    if extra:
+        members["extra"] = extra
+    return members
+
+
+def show_bundle(bundle):
+    if LANGUAGE == "jupyter":
+        emit("display", data={mime: text_of(data) for mime, data in bundle.items()})
+    else:
+        emit("result", is_main_result=False, **members_of(bundle))
+
+
 def show(value, is_main=False):
     bundle = bundle_of(value)
     if LANGUAGE == "jupyter":
         emit("display", data=bundle)
         return
-    members = {NAMES[mime]: data for mime, data in bundle.items() if mime in NAMES}
-    extra = {mime: data for mime, data in bundle.items() if mime not in NAMES}
+    members = members_of(bundle)
     if isinstance(value, str):
         members["text"] = value
     if isinstance(value, dict) and "json" not in members:
         try:
-            members["json"] = json.loads(json.dumps(value))
+            members["json"] = json.loads(json.dumps(value, allow_nan=False))
         except (TypeError, ValueError):
             pass
     table = table_of(value)
@@ -190,15 +234,26 @@ def show(value, is_main=False):
         chart = chart_of(value)
         if chart:
             members["chart"] = chart
-    if extra:
-        members["extra"] = extra
     emit("result", is_main_result=is_main, **members)
 
 
-def display(*values, **_):
+def display(*values, raw=False, **_):
     for value in values:
         flush()
-        show(value)
+        show_bundle(value) if raw and isinstance(value, dict) else show(value)
+
+
+def publish_display_data(data, metadata=None, **_):
+    flush()
+    show_bundle(data)
+
+
+def update_display(value, **_):
+    display(value)
+
+
+def clear_output(**_):
+    """Clients of E2B keep what they have."""
 
 
 def flush():
@@ -210,7 +265,7 @@ def flush():
 
 
 class DisplayFinder:
-    """Gives IPython's display(), which has no kernel here, this program's own."""
+    """Gives IPython's display functions, which have no kernel here, this program's own."""
 
     NAME = "IPython.core.display_functions"
 
@@ -224,19 +279,32 @@ class DisplayFinder:
 
             def exec_module(module):
                 execute(module)
-                module.display = display
+                for own in (display, publish_display_data, update_display, clear_output):
+                    setattr(module, own.__name__, own)
 
             spec.loader.exec_module = exec_module
         return spec
 
 
-class Plots(types.ModuleType):
-    """A backend of matplotlib whose show() gives the figures to the client."""
+class Plots:
+    """Finds a backend of matplotlib, which is the one for images with a show() that gives the
+    figures to the client."""
 
-    def __getattr__(self, name):
+    NAME = "rollbox_plots"
+
+    def find_spec(self, name, path, target=None):
+        return importlib.machinery.ModuleSpec(name, self) if name == self.NAME else None
+
+    def create_module(self, spec):
+        return None
+
+    def exec_module(self, module):
         from matplotlib.backends import backend_agg
 
-        return getattr(backend_agg, name)
+        for name, value in vars(backend_agg).items():
+            if not name.startswith("__"):
+                setattr(module, name, value)
+        module.show = self.show
 
     @staticmethod
     def show(*_, **__):
@@ -254,28 +322,76 @@ def shell(command):
     return subprocess.call(["bash", "-c", command])
 
 
+IGNORED = ("%matplotlib", "%config", "%load_ext", "%autoreload", "%reload_ext")
+CELL_MIMES = {"%%html": "text/html", "%%markdown": "text/markdown", "%%latex": "text/latex",
+              "%%svg": "image/svg+xml", "%%javascript": "application/javascript"}  # fmt: skip
+
+
+def ipython():
+    """IPython's shell, for its magics and without a history, which has a thread. None: the sandbox
+    has none."""
+    try:
+        from IPython.core.interactiveshell import InteractiveShell
+        from traitlets.config import Config
+    except ImportError:
+        return None
+    if not InteractiveShell.initialized():
+        config = Config()
+        config.HistoryManager.enabled = False
+        InteractiveShell.instance(config=config, user_ns=space)
+    return InteractiveShell.instance()
+
+
 def line_of(line):
-    """A line of IPython's, as Python."""
+    """A line of IPython's, as Python; None: only IPython can tell."""
     text = line.lstrip()
-    indent = line[: len(line) - len(text)]
+    indent, word = line[: len(line) - len(text)], text.split(" ", 1)[0]
+    rest = text[len(word) :].strip()
     if text.startswith("!"):
         return f"{indent}__shell__({text[1:]!r})"
-    if text.startswith("%pip "):
+    if word == "%pip":
         return f"{indent}__shell__({'python3 -m ' + text[1:]!r})"
-    if text.startswith("%cd "):
-        return f"{indent}__import__('os').chdir({text[4:].strip()!r})"
-    if text.startswith("%"):
+    if word == "%cd":
+        return f"{indent}__import__('os').chdir({rest!r})"
+    if word in ("%time", "%%time", "%%capture"):
+        return indent + (rest if word == "%time" else "pass")
+    if word in IGNORED:
         return indent + "pass"
-    return line
+    return None if text.startswith("%") or "= !" in text or "= %" in text else line
+
+
+def cell_of(code):
+    """A cell whose first line is a cell magic, as Python; None: it is none."""
+    first, _, body = code.lstrip().partition("\n")
+    word, _, rest = first.partition(" ")
+    if word in ("%%bash", "%%sh", "%%shell", "%%script"):
+        return f"__shell__({body!r})"
+    if word in ("%%writefile", "%%file"):
+        return f"with open({rest.strip()!r}, 'w') as __file: __file.write({body!r})"
+    if word in CELL_MIMES:
+        return f"__show__({{{CELL_MIMES[word]!r}: {body!r}}})"
+    return None
+
+
+def translated(code):
+    whole = cell_of(code)
+    lines = [whole] if whole is not None else list(map(line_of, code.splitlines()))
+    if None in lines:
+        shell_of_ipython = ipython()
+        if shell_of_ipython:
+            return shell_of_ipython.transform_cell(code)
+    return "\n".join("pass" if line is None else line for line in lines)
 
 
 def parse(code, name):
     try:
         return ast.parse(code, name)
     except SyntaxError:
-        if not any(line.lstrip().startswith(("!", "%")) for line in code.splitlines()):
+        marks = ("!", "%")
+        lines = [line.lstrip() for line in code.splitlines()]
+        if not any(line.startswith(marks) or "= !" in line or "= %" in line for line in lines):
             raise
-        return ast.parse("\n".join(map(line_of, code.splitlines())), name)
+        return ast.parse(translated(code), name)
 
 
 def run(part, mode, name):
@@ -493,11 +609,12 @@ def main():
     sys.stdout.reconfigure(line_buffering=True)
     sys.argv = [""]
     sys.path.insert(0, "")
-    sys.modules["rollbox_plots"] = Plots("rollbox_plots")
-    os.environ.setdefault("MPLBACKEND", "module://rollbox_plots")
+    sys.meta_path.insert(0, Plots())
+    os.environ.setdefault("MPLBACKEND", f"module://{Plots.NAME}")
     builtins.display = display
     sys.meta_path.insert(0, DisplayFinder())
-    space["__shell__"] = shell
+    space["__shell__"], space["__show__"] = shell, show_bundle
+    builtins.get_ipython = ipython
     other = Other() if LANGUAGE in PROGRAMS else None
     outputs = [] if other else [Output("stdout", 1), Output("stderr", 2)]
     count = 0

@@ -257,12 +257,15 @@ static void free_env(char **env) {
     free(env);
 }
 
-static char **env_of(const json_t *config) {
+/* `home` NULL: the policy's. */
+static char **env_of(const json_t *config, const char *home) {
     json_t *values = json_object_get(config, "envs"), *value;
-    char **env = calloc(json_object_size(values) + 1, sizeof *env);
+    char **env = calloc(json_object_size(values) + 2, sizeof *env);
     const char *name;
     size_t n = 0;
 
+    if (home && env && asprintf(&env[n], "HOME=%s", home) >= 0)
+        n++;
     json_object_foreach(values, name, value) {
         if (!env || !json_is_string(value) || !*name || strchr(name, '=') ||
             asprintf(&env[n], "%s=%s", name, json_string_value(value)) < 0) {
@@ -292,10 +295,14 @@ static struct process *start(struct exchange *exchange, const json_t *message) {
     const char *cwd = json_string_value(json_object_get(config, "cwd"));
     struct rollbox_terminal terminal = { 24, 80 };
     const char **argv = texts_of(config, 0);
-    char **env = env_of(config);
+    const struct e2b_box *e2b = exchange->box->e2b;
+    const char *home = e2b && e2b_is_root(exchange) ? e2b->root_home : NULL;
+    char **env = env_of(config, home);
     auto_free char *directory = NULL;
     struct process *process = NULL;
 
+    if (home && (!cwd || !*cwd))
+        cwd = home;
     if (!argv || !env || (json_is_object(pty) && !terminal_of(pty, &terminal))) {
         exchange_problem(exchange, 400, "invalid_argument",
             "process needs cmd, args (strings) and envs (an object of strings); a pty has a size");

@@ -27,6 +27,7 @@
 #include "serve/listen.h"
 #include "serve/server.h"
 #include "serve/store_worker.h"
+#include "serve/templates.h"
 #include "serve/traces.h"
 #include "serve/usage.h"
 #include "sys/limits.h"
@@ -205,6 +206,9 @@ int main(int argc, char **argv) {
     server.tokens.defaults = config.quotas;
     if (start_tls(&server, &config) || (config.prices && usage_read_prices(config.prices)))
         return 1;
+    for (size_t i = 0; i < config.templates.n; i++)
+        if (templates_read(config.templates.values[i]))
+            return 1;
     if (config.tokens) {
         server.tokens.path = config.tokens;
         int r = tokens_read(&server.tokens);

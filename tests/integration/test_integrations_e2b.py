@@ -4,11 +4,13 @@
 import asyncio
 import importlib
 import io
+import json
+import sys
 
 import pytest
 from adapters import needs
 from harness import caller  # noqa: F401
-from serving import server  # noqa: F401
+from serving import Server, server  # noqa: F401
 
 
 @pytest.fixture
@@ -114,3 +116,51 @@ def test_async_clients(e2b):
             assert await terminal.kill()
 
     asyncio.run(main())
+
+
+CHARTS = {
+    "line": "plt.plot([1, 2, 3], label='l'); plt.title('T'); plt.xlabel('X')",
+    "scatter": "plt.scatter([1, 2], [3, 4])",
+    "bar": "plt.bar(['a', 'b'], [1, 2])",
+    "pie": "plt.pie([1, 2], labels=['a', 'b'])",
+    "box_and_whisker": "plt.boxplot([[1, 2, 3], [2, 3, 9]], patch_artist=True)",
+    "superchart": "f, a = plt.subplots(1, 2); a[0].plot([1, 2]); a[1].bar(['a'], [1])",
+}
+
+
+def test_charts_and_data_frames(caller, monkeypatch):  # noqa: F811
+    for package in ("e2b_code_interpreter", "IPython", "matplotlib", "pandas", "e2b_charts"):
+        needs(package, "the code uses it")
+    directory = caller.directory()
+    policy = directory / "code.json"
+    policy.write_text(json.dumps({"python": sys.executable, "max_memory": "1G"}))
+    policy.chmod(0o644)
+    with Server(caller, "--template", f"code-interpreter-v1={policy}") as one:
+        address = f"http://127.0.0.1:{one.port}"
+        for name, value in (
+            ("E2B_API_URL", address),
+            ("E2B_SANDBOX_URL", address),
+            ("E2B_API_KEY", one.token),
+        ):
+            monkeypatch.setenv(name, value)
+        with importlib.import_module("e2b_code_interpreter").Sandbox.create() as box:
+            box.run_code("import matplotlib.pyplot as plt, pandas as pd")
+            for kind, code in CHARTS.items():
+                run = box.run_code(code + "\nplt.show()")
+                assert run.error is None, run.error
+                (result,) = [result for result in run.results if result.png]
+                assert result.chart.type.value == kind
+                assert {"png", "text", "chart"} <= set(result.formats())
+            run = box.run_code("pd.DataFrame({'a': [1, 2], 'b': ['x', 'y']})")
+            assert run.results[0].data == {"a": [1, 2], "b": ["x", "y"]}
+            assert "<table" in run.results[0].html
+            run = box.run_code(
+                "from IPython.display import HTML, Latex, Math, display\n"
+                "display(HTML('<b>x</b>')); display(Latex('$y$'))\n%timeit -n1 -r1 1\nx = !echo hi\nx[0]"
+            )
+            assert run.error is None, run.error
+            assert (run.results[0].html, run.results[1].latex, run.text) == (
+                "<b>x</b>",
+                "$y$",
+                "hi",
+            )
