@@ -252,6 +252,15 @@ static bool has_word(const char *const *words, const char *word) {
     return false;
 }
 
+void exchange_unknown(struct exchange *exchange, const char *code, const char *kind,
+    const char *word, const char *meant) {
+    char hint[128] = "";
+
+    if (meant)
+        (void)snprintf(hint, sizeof hint, ": did you mean \"%.100s\"?", meant);
+    exchange_problem(exchange, 400, code, "unknown %s \"%.100s\"%s", kind, word, hint);
+}
+
 static const char *nearest_word(const char *const *words, const char *word) {
     size_t n = 0;
 
@@ -269,9 +278,8 @@ bool exchange_knows(
         if (!has_word(keys, key) && !has_word(more_keys, key)) {
             const char *meant = nearest_word(keys, key);
 
-            meant = meant ? meant : nearest_word(more_keys, key);
-            exchange_problem(exchange, 400, "request_invalid", "unknown member \"%.100s\"%s%s%s",
-                key, meant ? ": did you mean \"" : "", meant ? meant : "", meant ? "\"?" : "");
+            exchange_unknown(exchange, "request_invalid", "member", key,
+                meant ? meant : nearest_word(more_keys, key));
             return false;
         }
     }

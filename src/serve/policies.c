@@ -156,8 +156,7 @@ bool policies_allowed(struct exchange *exchange, const json_t *policy) {
     const char *meant = NULL, *scope, *key = forbidden(policy, exchange->scopes, &scope);
 
     if (key && !policy_has_key(key, &meant))
-        exchange_problem(exchange, 400, "policy_invalid", "unknown key \"%.80s\"%s%s%s", key,
-            meant ? ": did you mean \"" : "", meant ? meant : "", meant ? "\"?" : "");
+        exchange_unknown(exchange, "policy_invalid", "key", key, meant);
     else if (key)
         exchange_problem(exchange, 403, "policy_forbidden",
             "%.64s: a policy may have this only with a token of scope %s", key, scope);

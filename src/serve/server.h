@@ -237,6 +237,9 @@ void exchange_text(struct exchange *exchange, const char *type, const void *data
 void exchange_fail(struct exchange *exchange, const struct rollbox_error *error);
 void exchange_problem(struct exchange *exchange, int status, const char *code, const char *format,
     ...) __attribute__((format(printf, 4, 5)));
+/* 400 for a misspelled word of this kind, with the one that was meant unless it is NULL. */
+void exchange_unknown(struct exchange *exchange, const char *code, const char *kind,
+    const char *word, const char *meant);
 /* 429 with the quota. */
 void exchange_over(struct exchange *exchange, const struct quota_verdict *verdict);
 /* 503: the server's queue is full. */
