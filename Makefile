@@ -23,20 +23,24 @@ build:
 	@test -f build/build.ninja || meson setup $(MESON_FLAGS) build
 	ninja -j$(JOBS) -C build
 
-# Installed from a wheel, as a user would have it, but for who has compiled what is in it; without build isolation, so that it works without a network. It is built in build-python.
+PROGRAMS := build egress egress-tls engine http init otlp serve store
+# Installed from a wheel as users install it, except that the programs come from build/; without build isolation, so that it works without a network. It is built in build-python.
 python: build
 	@tools/setup venv .venv $(VENV_PACKAGES)
 	@test ! -e .git || tools/setup venv .venv-lint $(LINT_PACKAGES)
 	@$(MAKE) --no-print-directory .venv/.installed
 
-.venv/.installed: pyproject.toml README.md meson.build meson_options.txt .venv/.requirements $(wildcard python/rollbox/* python/rollbox/*/*) build/librollbox.so build/rollbox build/rollbox-engine build/rollbox-init build/rollbox-egress-tls
+.venv/.installed: pyproject.toml README.md meson.build meson_options.txt .venv/.requirements $(wildcard python/rollbox/* python/rollbox/*/*) build/librollbox.so build/rollbox $(wildcard $(PROGRAMS:%=build/rollbox-%))
 	$(INSTALL) --config-settings=build-dir=build-python --config-settings=setup-args=-Dprograms=$(CURDIR)/build .
 	@touch $@
 
-# The same from the sources alone, as pip does it for a user, optimized as that is; and whether it runs.
+# The same from the sources alone and optimized, as pip compiles it for users. A user's work is then done with nothing but the wheel.
 wheel: python
-	$(INSTALL) --config-settings=build-dir=build-wheel .
+	@rm -rf build-wheel/wheel
+	$(PYTHON) -m pip wheel --quiet --no-build-isolation --no-deps --no-index --config-settings=build-dir=build-wheel --wheel-dir build-wheel/wheel .
 	@.venv/bin/python tests/check_init_program.py build-wheel/rollbox-init
+	@python3 -B tests/wheel.py build-wheel/wheel/*.whl
+	$(INSTALL) build-wheel/wheel/*.whl
 	$(PYTHON) -m rollbox run -- true
 
 # The source archive and the wheel of a release, in dist/, tested with each Python.
