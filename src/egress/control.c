@@ -350,10 +350,16 @@ static uint64_t group_of(const struct message *message) {
     return (uint64_t)json_integer_value(json_object_get(message->body, "group"));
 }
 
+/* The engine's number of a connection. */
+static uint64_t serial_of(const struct message *message) {
+    return (uint64_t)json_integer_value(json_object_get(message->body, "serial"));
+}
+
 static int do_relay(struct egress *egress, struct message *message) {
     if (message->n_fds != 2)
         return -EBADMSG;
     message->n_fds = 0;
+    inward_tell_taken(egress, group_of(message), serial_of(message));
     (void)inward_start(egress, group_of(message), message->fds[0], message->fds[1]);
     return 0;
 }
@@ -407,7 +413,7 @@ static bool lost_relay(struct egress *egress, const char *bytes, size_t size) {
     const bool is_relay = verb && strcmp(verb, "relay") == 0;
 
     if (is_relay)
-        inward_tell_end(egress, group_of(&message));
+        inward_tell_end(egress, group_of(&message), serial_of(&message));
     json_decref(message.body);
     return is_relay;
 }

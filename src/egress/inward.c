@@ -43,8 +43,17 @@ struct inward_group {
 
 static void update(struct inward *inward);
 
-void inward_tell_end(struct egress *egress, uint64_t group) {
-    outbox_send(egress, json_pack("{s:s, s:I}", "event", "relayed", "group", (json_int_t)group));
+static void tell(struct egress *egress, const char *event, uint64_t group, uint64_t serial) {
+    outbox_send(egress, json_pack("{s:s, s:I, s:I}", "event", event, "group", (json_int_t)group,
+                            "serial", (json_int_t)serial));
+}
+
+void inward_tell_taken(struct egress *egress, uint64_t group, uint64_t serial) {
+    tell(egress, "taken", group, serial);
+}
+
+void inward_tell_end(struct egress *egress, uint64_t group, uint64_t serial) {
+    tell(egress, "relayed", group, serial);
 }
 
 static struct inward_group *find_group(const struct egress *egress, uint64_t id) {
@@ -99,7 +108,7 @@ static void end_and_tell(struct inward *inward, bool reset) {
     uint64_t group = inward->group->id;
 
     end(inward, reset);
-    inward_tell_end(egress, group);
+    inward_tell_end(egress, group, 0);
 }
 
 static void on_timer(struct loop_timer *timer) {
@@ -207,7 +216,7 @@ int inward_start(struct egress *egress, uint64_t group_id, int take_outside, int
 
     if (!group) {
         free(inward);
-        inward_tell_end(egress, group_id);
+        inward_tell_end(egress, group_id, 0);
         return -ENOMEM;
     }
     inward->group = group;

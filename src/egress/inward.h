@@ -15,8 +15,11 @@
 /* Takes both sockets, which must be non-blocking; the one inside may still be connecting. 0 or
  * -errno. In both cases {"event":"relayed"} tells the end. */
 int inward_start(struct egress *egress, uint64_t group, int take_outside, int take_inside);
-/* Tells the end of a connection whose sockets did not arrive. */
-void inward_tell_end(struct egress *egress, uint64_t group);
+/* Tells that the sockets of a connection, which the engine has numbered, have arrived. Until then
+ * the engine keeps copies of them, because a gateway that is killed loses what it has not read. */
+void inward_tell_taken(struct egress *egress, uint64_t group, uint64_t serial);
+/* Tells the end of a connection. `serial`: its sockets did not arrive; 0: they did. */
+void inward_tell_end(struct egress *egress, uint64_t group, uint64_t serial);
 /* Resets all connections of the group. Nothing is reported. */
 void inward_end_group(struct egress *egress, uint64_t group);
 /* Of all groups. */

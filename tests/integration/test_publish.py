@@ -341,6 +341,20 @@ def test_killed_gateway_resets_connections_and_is_replaced(own):
             assert ask(connection, b"next") == b"NEXT"
 
 
+def test_connection_that_a_killed_gateway_has_not_taken_is_the_next_ones(own):
+    with served(own, "echo", "--publish", "8080") as name:
+        address = address_of(own, name)
+        with socket.create_connection(address) as connection:
+            assert ask(connection, b"x") == b"X"
+        gateway = gateway_of(own)
+        os.kill(gateway, signal.SIGSTOP)
+        with socket.create_connection(address, timeout=DEADLINE) as connection:
+            # The engine has the connection inside, and sends both to the gateway, which is stopped.
+            until(lambda: " 01 " in own.ok("exec", name, "--", "cat", "/proc/net/tcp"))
+            os.kill(gateway, signal.SIGKILL)
+            assert ask(connection, b"next") == b"NEXT"
+
+
 def test_killed_engine_leaves_no_listener_and_no_socket_file(own):
     path = own.who.directory() / "server"
     name = own.ok("create", "--publish", "8080", "--publish", f"{path}:8081")

@@ -95,8 +95,7 @@ static const char no_rules[] = "{\"net\": \"allow\"}"; /* and no host */
 static struct gateway *the_gateway; /* of this engine; NULL: not needed yet */
 
 static void (*on_tally)(uint64_t tally, const char *network);
-static void (*on_relay_ended)(uint64_t group);
-static void (*on_relays_lost)(void);
+static const struct gateway_relays *relays;
 static const struct gateway_peers *peers;
 
 void gateway_on_tally(void (*callback)(uint64_t tally, const char *network)) {
@@ -385,7 +384,7 @@ static void on_egress_end(struct gateway_process *process) {
     struct gateway *gateway = container_of(process, struct gateway, egress);
 
     gateway->n_restarts++;
-    on_relays_lost();
+    relays->lost();
     gateway_process_stop(&gateway->tls); /* it ends with the other as well */
     list_for_each(node, &gateway->boxes) {
         struct gateway_box *b = container_of(node, struct gateway_box, node);
@@ -469,6 +468,10 @@ static void connect_peer(const struct gateway_box *b, const json_t *message) {
         peers->connect(b->session, &peer, name, (uint16_t)port);
 }
 
+static uint64_t number_of(const json_t *message, const char *key) {
+    return (uint64_t)json_integer_value(json_object_get(message, key));
+}
+
 static void on_egress_message(struct gateway_process *process, const json_t *message) {
     struct gateway *gateway = container_of(process, struct gateway, egress);
     const char *event = json_string_value(json_object_get(message, "event")),
@@ -478,8 +481,10 @@ static void on_egress_message(struct gateway_process *process, const json_t *mes
     if (event && !strcmp(event, "error"))
         log_at(LOG_ERROR, "gateway", ABOUT(.sandbox = b ? b->id : NULL), "rollbox-egress: %.500s",
             what ? what : "?");
+    else if (event && !strcmp(event, "taken"))
+        relays->taken(number_of(message, "group"), number_of(message, "serial"));
     else if (event && !strcmp(event, "relayed"))
-        on_relay_ended((uint64_t)json_integer_value(json_object_get(message, "group")));
+        relays->ended(number_of(message, "group"), number_of(message, "serial"));
     else if (b && !strcmp(event, "peer"))
         connect_peer(b, message);
     else if (b && !strcmp(event, "tally"))
@@ -522,9 +527,8 @@ static struct gateway *get_gateway(struct engine *engine) {
 
 /* ---- connections into sandboxes ---- */
 
-void gateway_on_relays(void (*ended)(uint64_t group), void (*lost)(void)) {
-    on_relay_ended = ended;
-    on_relays_lost = lost;
+void gateway_on_relays(const struct gateway_relays *given) {
+    relays = given;
 }
 
 void gateway_hold(struct engine *engine) {
@@ -543,15 +547,16 @@ void gateway_release(struct engine *engine) {
     stop_if_unused(gateway);
 }
 
-int gateway_relay(struct engine *engine, uint64_t group, int outside, int inside) {
+int gateway_relay(struct engine *engine, uint64_t group, uint64_t serial, int outside, int inside) {
     struct gateway *gateway = get_gateway(engine);
     const int fds[] = { outside, inside };
     int r = gateway ? start(gateway) : -ENOMEM;
 
     return r < 0 ? r
                  : gateway_process_send(&gateway->egress,
-                       json_pack("{s:s, s:I}", "do", "relay", "group", (json_int_t)group), fds,
-                       ARRAY_SIZE(fds));
+                       json_pack("{s:s, s:I, s:I}", "do", "relay", "group", (json_int_t)group,
+                           "serial", (json_int_t)serial),
+                       fds, ARRAY_SIZE(fds));
 }
 
 void gateway_end_relays(uint64_t group) {

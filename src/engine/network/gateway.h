@@ -106,14 +106,20 @@ json_t *gateway_names(const struct box *box);
  * ports, though it is started by the first connection. */
 void gateway_hold(struct engine *engine);
 void gateway_release(struct engine *engine);
-/* Hands over two sockets (borrowed) as a connection of that group: that is a session's number. 0 or
- * -errno. */
-int gateway_relay(struct engine *engine, uint64_t group, int outside, int inside);
+/* Hands over two sockets (borrowed) as a connection of that group: that is a session's number.
+ * rollbox-egress has them when `taken` is called with the same serial, which is not 0. 0 or -errno.
+ */
+int gateway_relay(struct engine *engine, uint64_t group, uint64_t serial, int outside, int inside);
 /* Resets all connections of a group. */
 void gateway_end_relays(uint64_t group);
-/* Before anything else is called: `ended` learns of each end of a connection that was handed over,
- * and `lost` that all have ended at once. */
-void gateway_on_relays(void (*ended)(uint64_t group), void (*lost)(void));
+struct gateway_relays {
+    void (*taken)(uint64_t group, uint64_t serial);
+    /* A connection has ended. A serial other than 0: its sockets have not arrived. */
+    void (*ended)(uint64_t group, uint64_t serial);
+    void (*lost)(void); /* rollbox-egress has ended, and all of them with it */
+};
+/* Before anything else is called. */
+void gateway_on_relays(const struct gateway_relays *relays);
 
 /* Private networks. A connection of a sandbox to another one, as the gateway knows it. */
 struct gateway_peer {

@@ -2,6 +2,7 @@
 #include "engine/ops/publish.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <netinet/tcp.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -53,12 +54,15 @@ struct publisher {
     struct loop_timer rest; /* after an accept that failed without a free descriptor */
 };
 
-/* A connection that waits for its other end. */
+/* A connection that waits for its other end, and then for rollbox-egress. That may be killed before
+ * it has read the message with the sockets; the next one gets them once more. */
 struct arrival {
     struct list node; /* publisher->arrivals */
     struct publisher *publisher;
-    int outside;
+    int outside, inside_fd;
     struct inside inside;
+    uint64_t serial; /* 0: not handed over */
+    bool was_lost;
 };
 
 static struct list publishers = { &publishers, &publishers };
@@ -120,6 +124,7 @@ static void arrival_free(struct arrival *arrival) {
 
     inside_cancel(&arrival->inside);
     close_fd(&arrival->outside); /* reset, unless rollbox-egress has it */
+    close_fd(&arrival->inside_fd);
     list_remove(&arrival->node);
     free(arrival);
     publisher->n_arrivals--;
@@ -132,21 +137,29 @@ static void set_option(int fd, int level, int name) {
     (void)setsockopt(fd, level, name, &on, sizeof on);
 }
 
-static void on_inside(struct inside *inside, int fd) {
-    struct arrival *arrival = container_of(inside, struct arrival, inside);
+static void hand_over(struct arrival *arrival) {
+    static uint64_t last_serial;
     struct publisher *publisher = arrival->publisher;
     struct session *session = publisher->session;
-    int r = fd < 0 ? fd : gateway_relay(session->engine, session->number, arrival->outside, fd);
 
-    if (r == 0) {
-        publisher->n_relayed++;
-        count_connection(session->engine, 1);
-    } else {
-        log_at(LOG_INFO, "publish", ABOUT(.sandbox = session->name),
-            "a connection is reset, as there is none inside: %s", strerror(-r));
-    }
+    arrival->serial = ++last_serial;
+    int r = arrival->inside_fd < 0 ? arrival->inside_fd
+                                   : gateway_relay(session->engine, session->number,
+                                         arrival->serial, arrival->outside, arrival->inside_fd);
+    if (r == 0)
+        return;
+    log_at(LOG_INFO, "publish", ABOUT(.sandbox = session->name),
+        "a connection is reset, as there is none inside: %s", strerror(-r));
     arrival_free(arrival);
     update_listeners(publisher);
+}
+
+static void on_inside(struct inside *inside, int fd) {
+    struct arrival *arrival = container_of(inside, struct arrival, inside);
+    int copy = fd < 0 ? fd : fcntl(fd, F_DUPFD_CLOEXEC, 0);
+
+    arrival->inside_fd = fd >= 0 && copy < 0 ? -errno : copy;
+    hand_over(arrival);
 }
 
 static void end_rest(struct loop_timer *timer) {
@@ -170,6 +183,7 @@ static void on_listener(struct loop_source *source, uint32_t events) {
         set_option(fd, SOL_SOCKET, SO_KEEPALIVE);
         arrival->publisher = publisher;
         arrival->outside = TAKE_FD(fd);
+        arrival->inside_fd = -EBADF;
         list_add_tail(&publisher->arrivals, &arrival->node);
         publisher->n_arrivals++;
         count_connection(engine, 1);
@@ -181,17 +195,50 @@ static void on_listener(struct loop_source *source, uint32_t events) {
 
 /* ---- of rollbox-egress ---- */
 
-static void on_relay_ended(uint64_t group) {
+static struct publisher *publisher_of_group(uint64_t group) {
     list_for_each(node, &publishers) {
         struct publisher *publisher = container_of(node, struct publisher, node);
 
-        if (publisher->session->number != group || !publisher->n_relayed)
+        if (publisher->session->number == group)
+            return publisher;
+    }
+    return NULL;
+}
+
+/* The connection is rollbox-egress's alone, if it has arrived there. */
+static void end_arrival(struct publisher *publisher, uint64_t serial, bool is_relayed) {
+    list_for_each(node, &publisher->arrivals) {
+        struct arrival *arrival = container_of(node, struct arrival, node);
+
+        if (arrival->serial != serial)
             continue;
+        if (is_relayed) {
+            publisher->n_relayed++;
+            count_connection(publisher->session->engine, 1);
+        }
+        arrival_free(arrival);
+        update_listeners(publisher);
+        return;
+    }
+}
+
+static void on_relay_taken(uint64_t group, uint64_t serial) {
+    struct publisher *publisher = publisher_of_group(group);
+
+    if (publisher && serial)
+        end_arrival(publisher, serial, true);
+}
+
+static void on_relay_ended(uint64_t group, uint64_t serial) {
+    struct publisher *publisher = publisher_of_group(group);
+
+    if (publisher && serial) {
+        end_arrival(publisher, serial, false);
+    } else if (publisher && publisher->n_relayed) {
         publisher->n_relayed--;
         session_touch(publisher->session);
         count_connection(publisher->session->engine, -1);
         update_listeners(publisher);
-        return;
     }
 }
 
@@ -202,13 +249,40 @@ static void forget_relayed(struct publisher *publisher) {
     count_connection(publisher->session->engine, -n);
 }
 
+/* Once: a connection that two gateways have not taken is reset. */
+static void hand_over_again(struct loop_task *task) {
+    (void)task;
+    list_for_each(node, &publishers) {
+        struct publisher *publisher = container_of(node, struct publisher, node);
+
+        list_for_each(at, &publisher->arrivals) {
+            struct arrival *arrival = container_of(at, struct arrival, node);
+
+            if (!arrival->serial)
+                continue;
+            if (arrival->was_lost) {
+                arrival_free(arrival);
+                continue;
+            }
+            arrival->was_lost = true;
+            hand_over(arrival);
+        }
+        update_listeners(publisher);
+    }
+}
+
 static void on_relays_lost(void) {
+    static struct loop_task again;
+
     list_for_each(node, &publishers) {
         struct publisher *publisher = container_of(node, struct publisher, node);
 
         forget_relayed(publisher);
         update_listeners(publisher);
     }
+    if (!list_empty(&publishers))
+        loop_defer(container_of(publishers.next, struct publisher, node)->session->engine->loop,
+            &again, hand_over_again);
 }
 
 /* ---- addresses ---- */
@@ -503,5 +577,9 @@ static void restore(struct session *session, const struct buf *saved) {
 
 void publish_init(void) {
     session_events_add_restorer(restore);
-    gateway_on_relays(on_relay_ended, on_relays_lost);
+    static const struct gateway_relays relays = {
+        .taken = on_relay_taken, .ended = on_relay_ended, .lost = on_relays_lost
+    };
+
+    gateway_on_relays(&relays);
 }
