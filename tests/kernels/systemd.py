@@ -19,8 +19,10 @@ from pathlib import Path
 
 import run
 
-PACKAGES = ("python3,python3-cloudpickle,libjansson4,libjansson-dev,libarchive13,libnettle8,systemd,systemd-sysv,"
-            "libpam-systemd,dbus,dbus-user-session,procps")
+PACKAGES = (
+    "python3,python3-cloudpickle,libjansson4,libjansson-dev,libarchive13,libnettle8,libcurl4,libwslay1,"
+    "openssl,systemd,systemd-sysv,libpam-systemd,dbus,dbus-user-session,procps"
+)
 UNIT = """[Unit]
 After=multi-user.target
 [Service]
@@ -38,11 +40,13 @@ INIT = "#!/bin/bash\nexec /lib/systemd/systemd\n"
 
 def make_root():
     base, tree, image = (run.CACHE / name for name in ("systemd-root", "systemd-tree", "systemd.img"))
-    if not (base / "bin/systemctl").exists():
+    stamp = base.with_suffix(".packages")
+    if not stamp.exists() or stamp.read_text() != PACKAGES:
         run.say("making the root file system with systemd (some minutes, once)")
         shutil.rmtree(base, ignore_errors=True)
         subprocess.run(["debootstrap", "--variant=minbase", f"--include={PACKAGES}", "bookworm", str(base), run.MIRROR],
                        check=True, stdout=subprocess.DEVNULL)
+        stamp.write_text(PACKAGES)
     shutil.rmtree(tree, ignore_errors=True)
     subprocess.run(["cp", "-a", str(base), str(tree)], check=True)
     for path in ("var/cache/apt", "var/lib/apt/lists", "usr/share/doc", "usr/share/locale"):

@@ -111,6 +111,84 @@ check service_stops systemctl stop rollbox-engine
 check service_stopped_well ended_well
 check service_leaves_nothing none_left
 
+# ---- the server, on a socket of systemd, with the shared engine ----
+
+etc=/etc/rollbox
+at_server="rollbox --engine https://localhost:7420 --token-file /root/token --ca $etc/tls/cert.pem"
+new_certificate() {
+    openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 1 -subj /CN=localhost \
+        -addext subjectAltName=DNS:localhost -keyout $etc/tls/new.key -out $etc/tls/new.pem 2>/dev/null || return 1
+    mv $etc/tls/new.key $etc/tls/key.pem
+    mv $etc/tls/new.pem $etc/tls/cert.pem
+}
+# As docs/how-to/serve.md says.
+configure_server() {
+    mkdir -p $etc/tls || return 1
+    sed -e 's/^# \[tls\]/[tls]/; s/^# cert =/cert =/; s/^# key =/key =/' /usr/share/rollbox/serve.toml >$etc/serve.toml || return 1
+    rollbox token create --tokens $etc/tokens --tenant one --scope run >/root/token || return 1
+    chmod 600 /root/token
+    new_certificate
+}
+property() { systemctl show -P "$1" rollbox-serve; }
+is_started_by_a_connection() {
+    [ "$(property ActiveState)" = inactive ] || return 1
+    [ "$($at_server run -- echo hello)" = hello ] && [ "$(property ActiveState)" = active ]
+}
+# By the key that clients see.
+shown_certificate() { openssl s_client -connect localhost:7420 </dev/null 2>/dev/null | openssl x509 -noout -fingerprint; }
+reloads_its_certificate() {
+    local before pid
+    before=$(shown_certificate) pid=$(property MainPID)
+    new_certificate && systemctl reload rollbox-serve || return 1
+    for _ in $(seq 100); do [ "$(shown_certificate)" != "$before" ] && break; sleep 0.2; done
+    [ "$(shown_certificate)" = "$(openssl x509 -noout -fingerprint -in $etc/tls/cert.pem)" ] && [ "$(property MainPID)" = "$pid" ] &&
+        [ "$($at_server run -- echo hello)" = hello ]
+}
+restarts_after_kill_and_keeps_sandboxes() {
+    local pid
+    $at_server create --name kept >/dev/null && $at_server exec kept -- sh -c 'echo stays >/tmp/file' || return 1
+    pid=$(property MainPID)
+    kill -KILL "$pid"
+    for _ in $(seq 100); do [ "$(property MainPID)" != "$pid" ] && [ "$(property ActiveState)" = active ] && break; sleep 0.2; done
+    [ "$(property NRestarts)" = 1 ] && [ "$($at_server exec kept -- cat /tmp/file)" = stays ]
+}
+replaces_its_side_processes() {
+    local name old
+    for name in rollbox-keeper rollbox-stores; do
+        old=$(pgrep -x $name)
+        kill -KILL "$old"
+        for _ in $(seq 100); do pgrep -x $name | grep -qvx "$old" && break; sleep 0.2; done
+        pgrep -x $name | grep -vx "$old" || return 1
+    done
+    $at_server image ls && [ "$(property NRestarts)" = 1 ]
+}
+# A command that runs when the service is stopped ends by itself, and its client gets the result.
+drains_when_stopped() {
+    $at_server run -- sh -c 'echo begun >&2; sleep 5; echo done' >/root/drained 2>/root/begun &
+    for _ in $(seq 300); do grep -q begun /root/begun && break; sleep 0.2; done
+    systemctl stop rollbox-serve.socket rollbox-serve.service || return 1
+    wait $! && [ "$(cat /root/drained)" = done ] || return 1
+    [ "$(property Result)" = success ] && [ -z "$(pgrep -x rollbox-serve)" ]
+}
+# The sandbox is the engine's, and the next server has it.
+keeps_sandboxes_over_a_stop() {
+    systemctl start rollbox-serve.socket && [ "$($at_server exec kept -- cat /tmp/file)" = stays ] && $at_server rm kept
+}
+check serve_is_configured configure_server
+check serve_is_not_started_unasked bash -c '! systemctl is-active rollbox-serve.socket && ! systemctl is-active rollbox-serve'
+check serve_socket_starts systemctl start rollbox-serve.socket
+check serve_is_started_by_a_connection is_started_by_a_connection
+check serve_starts_the_shared_engine systemctl is-active rollbox-engine
+check serve_reloads_its_certificate reloads_its_certificate
+check serve_restarts_after_a_kill_and_keeps_sandboxes restarts_after_kill_and_keeps_sandboxes
+check serve_replaces_its_side_processes replaces_its_side_processes
+check serve_is_restricted systemd-analyze security --no-pager --threshold=60 rollbox-serve.service
+systemd-analyze security --no-pager rollbox-serve.service | sed -n 's/^.*Overall exposure level/exposure/p'
+check serve_drains_when_stopped drains_when_stopped
+check serve_keeps_sandboxes_over_a_stop keeps_sandboxes_over_a_stop
+check serve_stops systemctl stop rollbox-serve.socket rollbox-serve.service rollbox-engine.service
+check serve_leaves_nothing none_left
+
 check linger loginctl enable-linger ordinary
 for _ in $(seq 300); do [ -S /run/user/1000/bus ] && break; sleep 1; done
 check user_service_starts user systemctl --user start rollbox-engine
