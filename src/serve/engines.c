@@ -3,6 +3,7 @@
 #include "serve/engines.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,6 +14,7 @@
 #include "base/clock.h"
 #include "base/fd.h"
 #include "serve/keeper.h"
+#include "serve/side_watch.h"
 
 #define AGAIN_NS (INT64_C(1000) * 1000000) /* between two attempts to get an engine */
 #define WAIT_ATTEMPTS 5u                   /* after so many, requests that wait are answered */
@@ -30,17 +32,17 @@ struct engine_slot {
 
 static struct {
     struct loop_source source;
+    struct side_watch watch;
     struct server *server;
-    int socket;
     bool per_tenant, runs_on;
-} keeper = { .socket = -EBADF };
+} keeper;
 
 /* ---- asking for an engine ---- */
 
 static void ask_again(struct loop_timer *timer);
 
 static void ask(struct engine_slot *slot) {
-    int r = keeper_ask(keeper.socket, &slot->name);
+    int r = keeper_ask(slot->server->keeper_socket, &slot->name);
 
     if (r < 0)
         (void)loop_timer_set(
@@ -252,9 +254,35 @@ static void on_keeper(struct loop_source *source, uint32_t events) {
     while ((r = keeper_answer(source->fd, &answer, &spawned)) > 0)
         take_answer(&answer, &spawned);
     if (r < 0) {
-        fprintf(stderr, "rollbox-serve: the keeper of engines has ended: %s\n", strerror(-r));
+        fprintf(stderr, "rollbox-serve: rollbox-keeper has ended; another one is started\n");
         loop_remove(keeper.server->loop, source);
+        close_fd(&keeper.server->keeper_socket);
+        side_watch_lost(&keeper.watch);
     }
+}
+
+static int watch_keeper(struct server *server, int take_socket) {
+    auto_close int socket = take_socket;
+    int r = fcntl(socket, F_SETFL, O_NONBLOCK) < 0 ? -errno : 0;
+
+    if (r >= 0)
+        r = loop_add(server->loop, &keeper.source, socket, EPOLLIN, on_keeper);
+    if (r >= 0)
+        server->keeper_socket = TAKE_FD(socket);
+    return r;
+}
+
+/* Its predecessor may have got requests without an answer. */
+static int take_keeper(struct server *server, int take_socket) {
+    int r = watch_keeper(server, take_socket);
+
+    list_for_each(node, &server->engines) {
+        struct engine_slot *slot = container_of(node, struct engine_slot, of_server);
+
+        if (r >= 0 && !slot->link)
+            ask(slot);
+    }
+    return r;
 }
 
 /* ---- choice ---- */
@@ -370,10 +398,12 @@ int engines_start(struct server *server, const struct config *config) {
     keeper.per_tenant = config->engine_per_tenant;
     keeper.runs_on = config->state && !config->engine.n;
     list_init(&server->engines);
-    keeper.socket = keeper_start(config);
-    int r = keeper.socket < 0
-                ? keeper.socket
-                : loop_add(server->loop, &keeper.source, keeper.socket, EPOLLIN, on_keeper);
+    keeper.watch = (struct side_watch){
+        .server = server, .side = SIDE_KEEPER, .helper = &server->store_socket, .take = take_keeper
+    };
+    int r = side_process_start(SIDE_KEEPER);
+    if (r >= 0)
+        r = watch_keeper(server, r);
     if (r < 0) {
         fprintf(stderr, "rollbox-serve: cannot start the keeper of engines: %s\n", strerror(-r));
         return 1;
@@ -411,6 +441,6 @@ void engines_stop(struct server *server) {
             continue;
         struct keeper_engine request = slot->name;
         request.stops = true;
-        (void)keeper_ask(keeper.socket, &request);
+        (void)keeper_ask(server->keeper_socket, &request);
     }
 }

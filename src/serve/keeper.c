@@ -6,7 +6,6 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
-#include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,6 +18,7 @@
 #include "base/error.h"
 #include "base/fd.h"
 #include "serve/side_process.h"
+#include "sys/background.h"
 
 #define START_MS 10000 /* an engine that listens on a socket takes some milliseconds */
 #define LOOK_MS 5
@@ -48,36 +48,12 @@ static int socket_path(
     return buf_failed(to) ? -ENOMEM : 0;
 }
 
-/* In a session of its own, so that no signal for the server reaches it. */
 static int start_listening(const char *program, const char *path) {
     char name[] = "rollbox-engine", option[] = "--socket";
     char *argv[] = { name, option, (char *)(uintptr_t)path, NULL };
-    posix_spawn_file_actions_t actions;
-    posix_spawnattr_t attributes;
-    sigset_t none;
-    pid_t pid;
+    pid_t pid = background_spawn(program, argv, -1);
 
-    sigemptyset(&none);
-    if (posix_spawn_file_actions_init(&actions))
-        return -ENOMEM;
-    if (posix_spawnattr_init(&attributes)) {
-        posix_spawn_file_actions_destroy(&actions);
-        return -ENOMEM;
-    }
-    int r = posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
-    if (!r)
-        r = posix_spawn_file_actions_addopen(&actions, 1, "/dev/null", O_WRONLY, 0);
-    if (!r)
-        r = posix_spawn_file_actions_addclosefrom_np(&actions, 3);
-    if (!r)
-        r = posix_spawnattr_setsigmask(&attributes, &none);
-    if (!r)
-        r = posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSID);
-    if (!r)
-        r = posix_spawnp(&pid, program, &actions, &attributes, argv, environ);
-    posix_spawnattr_destroy(&attributes);
-    posix_spawn_file_actions_destroy(&actions);
-    return -r;
+    return MIN(pid, 0);
 }
 
 /* Connects to the engine on the path, which is started if none is there. */
@@ -176,15 +152,20 @@ static void answer(int socket, const struct config *config, const struct keeper_
 static _Noreturn void keep(int socket, const void *data) {
     const struct config *config = data;
     struct keeper_engine engine;
+    int fds[FD_MESSAGE_MAX_FDS];
 
     (void)signal(SIGINT, SIG_IGN); /* of a terminal: for the server */
     (void)signal(SIGTERM, SIG_IGN);
     (void)signal(SIGHUP, SIG_IGN);
     (void)signal(SIGCHLD, SIG_IGN); /* engines are waited for by nobody */
     for (;;) {
-        ssize_t n = recv(socket, &engine, sizeof engine, 0);
+        size_t n_fds = 0;
+        ssize_t n = fd_receive(socket, &engine, sizeof engine, fds, &n_fds);
+        bool is_other = n > 0 && side_process_take(&engine, (size_t)n, fds, n_fds);
 
-        if (n < 0 && errno == EINTR)
+        while (n_fds)
+            close_fd(&fds[--n_fds]);
+        if (is_other)
             continue;
         if (n != (ssize_t)sizeof engine)
             _exit(0);
@@ -196,16 +177,8 @@ static _Noreturn void keep(int socket, const void *data) {
     }
 }
 
-int keeper_start(const struct config *config) {
-    int socket = side_process_start("rollbox-keeper", keep, config);
-
-    if (socket >= 0 && fcntl(socket, F_SETFL, O_NONBLOCK) < 0) {
-        int r = -errno;
-
-        close(socket);
-        return r;
-    }
-    return socket;
+void keeper_define(const struct config *config) {
+    side_process_define(SIDE_KEEPER, "rollbox-keeper", keep, config);
 }
 
 int keeper_ask(int socket, const struct keeper_engine *engine) {

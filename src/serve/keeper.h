@@ -35,9 +35,9 @@ struct keeper_answer {
 int keeper_open(const struct config *config, const struct keeper_engine *engine,
     struct spawned *ret_spawned, struct rollbox_error *error);
 
-/* Forks the keeper. Its socket, non-blocking, or -errno. The process must have no threads yet. */
-int keeper_start(const struct config *config);
-/* Asks for an engine. 0 or -errno. */
+/* Before any side process starts. */
+void keeper_define(const struct config *config);
+/* Asks for an engine, by a socket of side_process.h that does not block. 0 or -errno. */
 int keeper_ask(int socket, const struct keeper_engine *engine);
 /* An answer: 1, with *ret_spawned if it has no error; 0: none is there; or -errno. */
 int keeper_answer(int socket, struct keeper_answer *ret_answer, struct spawned *ret_spawned);

@@ -24,6 +24,7 @@
 #include "serve/config.h"
 #include "serve/confine.h"
 #include "serve/engines.h"
+#include "serve/keeper.h"
 #include "serve/listen.h"
 #include "serve/server.h"
 #include "serve/store_worker.h"
@@ -53,7 +54,7 @@ static void on_end(struct loop_timer *timer) {
     traces_stop();
     engines_stop(the_server);
     /* A private engine ends with its connection, and every sandbox with it. */
-    _exit(0);
+    _exit(the_server->exit_status);
 }
 
 static void look_whether_drained(struct loop_timer *timer);
@@ -218,16 +219,18 @@ int main(int argc, char **argv) {
     if (loop_new(&server.loop) < 0)
         return complain("cannot ", "make a loop", ENOMEM);
     init(&server, &config);
-    server.store_socket = store_worker_start();
-    if (server.store_socket < 0)
-        return complain("cannot ", "start a process", -server.store_socket);
+    store_worker_define();
+    keeper_define(&config);
     if (traces_start(&server, &config))
         return 1;
+    int r = stores_start(&server);
+    if (r < 0)
+        return complain("cannot ", "start a process", -r);
     if (engines_start(&server, &config) || (config.state && state_open(&server, config.state)) ||
         listen_start(&server, &config) || start(&server, &config))
         return 1;
     printf("ready\n");
     (void)fflush(stdout);
-    int r = loop_run(server.loop);
+    r = loop_run(server.loop);
     return r < 0 ? complain("", "the loop failed", -r) : 0;
 }

@@ -100,8 +100,9 @@ struct server {
     struct list engines;     /* engines.c */
     struct journal *journal; /* NULL: nothing outlives the server */
     struct loop_task flush_task;
-    struct pool *pool, *transfers; /* of calls; of what takes as long as its client does */
-    int store_socket;              /* store_worker.h */
+    struct pool *pool, *transfers;   /* of calls; of what takes as long as its client does */
+    int store_socket, keeper_socket; /* store_worker.h, keeper.h */
+    int exit_status;
     struct tokens tokens;
     struct tls *tls; /* NULL: none */
     struct list tenants;
@@ -473,6 +474,8 @@ void handle_volume(struct exchange *exchange);
 void handle_volume_create(struct exchange *exchange);
 void handle_volume_delete(struct exchange *exchange);
 void handle_import(struct exchange *exchange);
+/* Starts the process that runs rollbox-store, before the confinement. 0 or -errno. */
+int stores_start(struct server *server);
 extern const char *const image_keys[], *const volume_keys[];
 
 /* ---- transfers.c ---- */

@@ -121,7 +121,9 @@ static _Noreturn void work(int socket, const void *unused) {
         if (length <= 0)
             _exit(0);
         message[length] = '\0';
-        if (n == N_FDS)
+        if (side_process_take(message, (size_t)length, fds, n))
+            ; /* done */
+        else if (n == N_FDS)
             take_job(message, (size_t)length, fds);
         else if (n == 1)
             give_file(fds[0]);
@@ -130,8 +132,8 @@ static _Noreturn void work(int socket, const void *unused) {
     }
 }
 
-int store_worker_start(void) {
-    return side_process_start("rollbox-stores", work, NULL);
+void store_worker_define(void) {
+    side_process_define(SIDE_STORES, "rollbox-stores", work, NULL);
 }
 
 /* ---- the server ---- */

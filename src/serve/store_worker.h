@@ -10,8 +10,8 @@
 
 #include <rollbox/rollbox.h>
 
-/* Forks the worker. Its socket, or -errno. The process must have no threads yet. */
-int store_worker_start(void);
+/* Before any side process starts. */
+void store_worker_define(void);
 
 /* Runs the program with these arguments after its name, NULL-terminated, and waits for its end.
  * `input_fd` is its standard input (borrowed; -1: none). 0 with its JSON, which the caller frees;

@@ -5,14 +5,18 @@
  * a token needs the scope "host": these belong to the machine and not to a tenant.
  */
 #include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
 #include "base/error.h"
 #include "base/fd.h"
 #include "serve/relay.h"
+#include "serve/side_watch.h"
 #include "serve/store_worker.h"
 
 #define ARGUMENTS_MAX 16
@@ -205,4 +209,36 @@ void handle_import(struct exchange *exchange) {
         return;
     }
     exchange_problem(exchange, 503, "resource_exhausted", "the server is out of memory");
+}
+
+/* ---- the worker ---- */
+
+static struct side_watch watch;
+static struct loop_source worker_source;
+
+/* It sends nothing: this is its end. */
+static void on_worker(struct loop_source *source, uint32_t events) {
+    (void)events;
+    fprintf(stderr, "rollbox-serve: rollbox-stores has ended; another one is started\n");
+    loop_remove(watch.server->loop, source);
+    side_watch_lost(&watch);
+}
+
+/* Under the number of the socket before: threads may have it. */
+static int take_worker(struct server *server, int take_socket) {
+    auto_close int socket = take_socket;
+
+    if (dup3(socket, server->store_socket, O_CLOEXEC) < 0)
+        return -errno;
+    return loop_add(server->loop, &worker_source, server->store_socket, EPOLLIN, on_worker);
+}
+
+int stores_start(struct server *server) {
+    watch = (struct side_watch){
+        .server = server, .side = SIDE_STORES, .helper = &server->keeper_socket, .take = take_worker
+    };
+    server->store_socket = side_process_start(SIDE_STORES);
+    return server->store_socket < 0
+               ? server->store_socket
+               : loop_add(server->loop, &worker_source, server->store_socket, EPOLLIN, on_worker);
 }

@@ -8,9 +8,11 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "serve/side_watch.h"
 #include "serve/usage.h"
 #include "trace/command.h"
 
@@ -29,6 +31,7 @@ static struct trace_exporter exporter = { .socket = -EBADF };
 static struct trace_sampler sampler;
 static struct loop_source source;
 static struct loop_timer flush_timer;
+static struct side_watch watch;
 static bool is_on, flush_due;
 
 /* ---- sending ---- */
@@ -55,9 +58,20 @@ static void on_report(struct loop_source *of, uint32_t events) {
     (void)events;
     if (trace_exporter_read(&exporter))
         return;
-    fprintf(stderr, "rollbox-serve: rollbox-otlp has ended; spans are dropped\n");
+    fprintf(stderr, "rollbox-serve: rollbox-otlp has ended; another one is started\n");
     loop_remove(the_server->loop, of);
-    close_fd(&exporter.socket);
+    trace_exporter_lost(&exporter);
+    side_watch_lost(&watch);
+}
+
+static int take_exporter(struct server *server, int take_socket) {
+    int r = trace_exporter_adopt(&exporter, take_socket);
+
+    if (r >= 0)
+        r = loop_add(server->loop, &source, exporter.socket, EPOLLIN, on_report);
+    if (r < 0)
+        close_fd(&exporter.socket);
+    return r;
 }
 
 /* ---- contexts ---- */
@@ -274,6 +288,31 @@ static void set_variables(const struct config *config) {
     set("OTEL_TRACES_SAMPLER_ARG", config->otlp_sampler_arg);
 }
 
+static const char *const secret_variables[] = { "OTEL_EXPORTER_OTLP_HEADERS",
+    "OTEL_EXPORTER_OTLP_TRACES_HEADERS" };
+static char *secrets[ARRAY_SIZE(secret_variables)];
+
+/* They may have a password, and engines inherit the environment. */
+static void hide_secrets(void) {
+    for (size_t i = 0; i < ARRAY_SIZE(secrets); i++) {
+        const char *value = getenv(secret_variables[i]);
+
+        secrets[i] = value ? strdup(value) : NULL;
+        (void)unsetenv(secret_variables[i]);
+    }
+}
+
+/* In a process that a side process has forked for it. */
+static void become_exporter(int socket, const void *data) {
+    (void)data;
+    for (size_t i = 0; i < ARRAY_SIZE(secrets); i++)
+        set(secret_variables[i], secrets[i]);
+    pid_t pid = trace_exporter_spawn(socket);
+    if (pid < 0)
+        fprintf(stderr, "rollbox-serve: cannot start rollbox-otlp: %s\n", strerror(-pid));
+    _exit(pid < 0);
+}
+
 int traces_start(struct server *server, const struct config *config) {
     const char *name, *argument;
 
@@ -300,9 +339,12 @@ int traces_start(struct server *server, const struct config *config) {
             strerror(-r));
         return 1;
     }
-    /* They may have a password, and engines inherit the environment. */
-    (void)unsetenv("OTEL_EXPORTER_OTLP_HEADERS");
-    (void)unsetenv("OTEL_EXPORTER_OTLP_TRACES_HEADERS");
+    hide_secrets();
+    side_process_define(SIDE_TRACES, "rollbox-otlp", become_exporter, NULL);
+    watch = (struct side_watch){ .server = server,
+        .side = SIDE_TRACES,
+        .helper = &server->keeper_socket,
+        .take = take_exporter };
     is_on = true;
     return 0;
 }
@@ -315,7 +357,7 @@ void traces_stop(void) {
 }
 
 bool traces_counts(uint64_t *ret_exported, uint64_t *ret_dropped) {
-    *ret_exported = exporter.report.exported;
+    *ret_exported = exporter.exported_before + exporter.report.exported;
     *ret_dropped = exporter.report.dropped + exporter.dropped;
     return is_on;
 }

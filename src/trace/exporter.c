@@ -5,15 +5,15 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
-#include <signal.h>
-#include <spawn.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
 #include "base/fd.h"
+#include "sys/background.h"
 
 #define SOCKET_BYTES (4 << 20) /* the kernel gives what it allows */
 
@@ -33,75 +33,65 @@ bool trace_exporter_wanted(void) {
 
 /* ---- the program ---- */
 
-static int spawn_as(const char *program, int input) {
+static pid_t spawn_as(const char *program, int input) {
     char name[] = "rollbox-otlp", *argv[] = { name, NULL };
-    posix_spawn_file_actions_t actions;
-    posix_spawnattr_t attributes;
-    sigset_t none;
-    pid_t pid;
 
-    sigemptyset(&none);
-    if (posix_spawn_file_actions_init(&actions))
-        return -ENOMEM;
-    if (posix_spawnattr_init(&attributes)) {
-        posix_spawn_file_actions_destroy(&actions);
-        return -ENOMEM;
-    }
-    int r = posix_spawn_file_actions_adddup2(&actions, input, 0);
-    if (!r)
-        r = posix_spawn_file_actions_addopen(&actions, 1, "/dev/null", O_WRONLY, 0);
-    if (!r)
-        r = posix_spawn_file_actions_addclosefrom_np(&actions, 3);
-    if (!r)
-        r = posix_spawnattr_setsigmask(&attributes, &none);
-    /* No signal of a terminal reaches it, and it outlives this process by its last spans. */
-    if (!r)
-        r = posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSID);
-    if (!r)
-        r = strchr(program, '/')
-                ? posix_spawn(&pid, program, &actions, &attributes, argv, environ)
-                : posix_spawnp(&pid, program, &actions, &attributes, argv, environ);
-    posix_spawnattr_destroy(&attributes);
-    posix_spawn_file_actions_destroy(&actions);
-    return -r;
+    return background_spawn(program, argv, input);
 }
 
-static int spawn(int input) {
+/* It outlives this process by its last spans. */
+pid_t trace_exporter_spawn(int input) {
     static const char *const places[] = { "rollbox-otlp", "../libexec/rollbox/rollbox-otlp" };
     const char *named = getenv("ROLLBOX_OTLP");
     char self[PATH_MAX];
-    int r = -ENOENT;
+    pid_t pid = -ENOENT;
 
     if (named && *named)
         return spawn_as(named, input);
     ssize_t n = readlink("/proc/self/exe", self, sizeof self);
     while (n > 0 && self[n - 1] != '/')
         n--;
-    for (size_t i = 0; n > 0 && r == -ENOENT && i < ARRAY_SIZE(places); i++) {
+    for (size_t i = 0; n > 0 && pid == -ENOENT && i < ARRAY_SIZE(places); i++) {
         auto_buf struct buf path = BUF_INIT;
 
         buf_add(&path, self, (size_t)n);
         buf_add_text(&path, places[i]);
         if (!buf_failed(&path))
-            r = spawn_as(path.data, input);
+            pid = spawn_as(path.data, input);
     }
-    return r == -ENOENT ? spawn_as("rollbox-otlp", input) : r;
+    return pid == -ENOENT ? spawn_as("rollbox-otlp", input) : pid;
+}
+
+/* At its loss it may not have ended altogether. */
+static void collect_child(struct trace_exporter *exporter) {
+    if (exporter->child > 0 && waitpid(exporter->child, NULL, WNOHANG) != 0)
+        exporter->child = 0;
+}
+
+int trace_exporter_adopt(struct trace_exporter *exporter, int take_socket) {
+    auto_close int socket = take_socket;
+    int bytes = SOCKET_BYTES;
+
+    if (setsockopt(socket, SOL_SOCKET, SO_SNDBUFFORCE, &bytes, sizeof bytes) < 0)
+        (void)setsockopt(socket, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof bytes);
+    if (fcntl(socket, F_SETFL, O_NONBLOCK) < 0)
+        return -errno;
+    collect_child(exporter);
+    exporter->socket = TAKE_FD(socket);
+    return 0;
 }
 
 int trace_exporter_start(struct trace_exporter *exporter) {
-    int pair[2], bytes = SOCKET_BYTES;
+    int pair[2];
 
     *exporter = (struct trace_exporter){ .socket = -EBADF };
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
         return -errno;
     auto_close int ours = pair[0], theirs = pair[1];
-    if (setsockopt(ours, SOL_SOCKET, SO_SNDBUFFORCE, &bytes, sizeof bytes) < 0)
-        (void)setsockopt(ours, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof bytes);
-    int r = spawn(theirs);
-    if (r >= 0 && fcntl(ours, F_SETFL, O_NONBLOCK) < 0)
-        r = -errno;
+    pid_t pid = trace_exporter_spawn(theirs);
+    int r = pid < 0 ? pid : trace_exporter_adopt(exporter, TAKE_FD(ours));
     if (r >= 0)
-        exporter->socket = TAKE_FD(ours);
+        exporter->child = pid;
     return r;
 }
 
@@ -128,6 +118,8 @@ void trace_exporter_flush(struct trace_exporter *exporter) {
     if (buf_failed(pending) || exporter->socket < 0 ||
         send(exporter->socket, pending->data, pending->length, MSG_NOSIGNAL | MSG_DONTWAIT) < 0)
         exporter->dropped += exporter->n_pending;
+    else
+        exporter->n_sent += exporter->n_pending;
     exporter->n_pending = 0;
     pending->length = 0;
     pending->failed = false;
@@ -141,6 +133,17 @@ bool trace_exporter_read(struct trace_exporter *exporter) {
            (ssize_t)sizeof report)
         exporter->report = report;
     return n < 0 && (errno == EAGAIN || errno == EINTR);
+}
+
+void trace_exporter_lost(struct trace_exporter *exporter) {
+    uint64_t exported = MIN(exporter->report.exported, exporter->n_sent);
+
+    exporter->exported_before += exported;
+    exporter->dropped += exporter->n_sent - exported;
+    exporter->report = (struct trace_report){ .exported = 0 };
+    exporter->n_sent = 0;
+    collect_child(exporter);
+    close_fd(&exporter->socket);
 }
 
 void trace_exporter_done(struct trace_exporter *exporter) {

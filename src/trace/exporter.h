@@ -10,6 +10,7 @@
 #define ROLLBOX_TRACE_EXPORTER_H
 
 #include <stdbool.h>
+#include <sys/types.h>
 
 #include "base/buf.h"
 #include "trace/span.h"
@@ -26,7 +27,10 @@ struct trace_exporter {
     int socket;         /* -EBADF: there is none */
     struct buf pending; /* lines */
     unsigned n_pending;
-    uint64_t dropped; /* here */
+    pid_t child;              /* 0: not this process's child */
+    uint64_t dropped;         /* here, and with a rollbox-otlp that was killed */
+    uint64_t exported_before; /* by those that have ended */
+    uint64_t n_sent;          /* to the present one */
     struct trace_report report;
 };
 
@@ -35,6 +39,12 @@ bool trace_exporter_wanted(void);
 /* Starts rollbox-otlp from the directory of this program, or as installed or found. 0 or -errno.
  * `exporter` is initialised either way. */
 int trace_exporter_start(struct trace_exporter *exporter);
+/* The same in two steps: starts the program with its end of the socket (the pid, or -errno), and
+ * takes the other end. */
+pid_t trace_exporter_spawn(int input);
+int trace_exporter_adopt(struct trace_exporter *exporter, int take_socket);
+/* The program has ended. Spans that it had and had not reported count as dropped. */
+void trace_exporter_lost(struct trace_exporter *exporter);
 void trace_exporter_add(struct trace_exporter *exporter, const struct trace_span *span);
 /* Sends what is pending. */
 void trace_exporter_flush(struct trace_exporter *exporter);
