@@ -107,7 +107,7 @@ integrations: all
 	@tools/setup venv .venv-integrations $(FRAMEWORKS)
 	@.venv-integrations/bin/python -m pip install --quiet --disable-pip-version-check --no-deps $(FRAMEWORKS_ALONE)
 	@PYTHONPATH=$$($(PYTHON) -c 'import sysconfig; print(sysconfig.get_path("platlib"))') .venv-integrations/bin/python -B -m pytest -q -p no:cacheprovider tests/integration/test_integrations*.py
-	@$(PYTHON) -B tests/compatibility/adapters.py --update
+	@$(PYTHON) -B tests/compatibility/adapters.py --update $(if $(RLLM),--rllm $(RLLM))
 	-@tools/setup compatibility
 	@$(PYTHON) -B tests/compatibility/run.py --update
 	@$(PYTHON) -B tests/compatibility/distribution.py --update

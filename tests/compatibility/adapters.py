@@ -24,6 +24,8 @@ TESTS = ROOT / "tests/integration"
 
 NEMO_GYM = """omegaconf hydra-core pydantic rich aiohttp httpx psutil openai fastapi uvicorn orjson
     requests tqdm devtools"""
+COMMON = ["pytest", "opentelemetry-proto"]  # of the tests themselves
+EPISODES = "test_integration_episodes.py"
 PAGE = ROOT / "docs/integrations.md"
 BEGIN, END = "<!-- results: `make integrations` writes them -->", "<!-- results end -->"
 
@@ -39,6 +41,7 @@ class Adapter(NamedTuple):
         tests: Files in tests/integration.
         only: pytest's -k.
         bare: Packages without what they depend on.
+        source: It is not on PyPI: the option that names a directory with its source.
     """
 
     name: str
@@ -48,17 +51,20 @@ class Adapter(NamedTuple):
     tests: list
     only: str = ""
     bare: tuple = ()
+    source: str = ""
 
 
 ADAPTERS = [
-    Adapter("harbor", "Harbor", "3.12", ["harbor==0.26.0"], ["test_integration_harbor.py"]),
+    Adapter(
+        "harbor", "Harbor", "3.12", ["harbor==0.26.0"], ["test_integration_harbor.py", EPISODES]
+    ),
     # Its requirements name every server and trainer; these are enough for its sandbox API.
     Adapter(
         "nemo_gym",
         "NeMo-Gym",
         "3.13",
         NEMO_GYM.split(),
-        ["test_integration_nemo_gym.py"],
+        ["test_integration_nemo_gym.py", EPISODES],
         bare=("nemo-gym==0.7.0",),
     ),
     Adapter(
@@ -66,58 +72,60 @@ ADAPTERS = [
         "verifiers (and prime-rl by it)",
         "3.12",
         ["verifiers==0.4.0"],
-        ["test_integration_verifiers.py"],
+        ["test_integration_verifiers.py", EPISODES],
     ),
     Adapter(
         "openenv",
         "OpenEnv",
         "3.12",
         ["openenv==0.10.0"],
-        ["test_integration_openenv.py", "test_integration_openenv_server.py"],
+        ["test_integration_openenv.py", "test_integration_openenv_server.py", EPISODES],
     ),
     Adapter(
         "inspect_ai",
         "inspect_ai",
         "3.11",
         ["inspect-ai==0.3.285"],
-        ["test_integration_inspect_ai.py", "test_integrations.py"],
+        ["test_integration_inspect_ai.py", "test_integrations.py", EPISODES],
         "inspect",
     ),
-    Adapter("ares", "ARES", "3.12", ["martian-ares==0.1.0"], ["test_integrations.py"], "ares"),
+    Adapter(
+        "ares", "ARES", "3.12", ["martian-ares==0.1.0"], ["test_integrations.py", EPISODES], "ares"
+    ),
     Adapter(
         "mini_swe",
         "mini-swe-agent",
         "3.11",
         ["mini-swe-agent==2.4.6"],
-        ["test_integrations_mini_swe_agent.py"],
+        ["test_integrations_mini_swe_agent.py", EPISODES],
     ),
     Adapter(
         "trl",
         "TRL",
         "3.11",
         ["trl==1.16.0", "transformers", "torch", "jmespath"],
-        ["test_integration_trl.py", "test_integrations_trl.py"],
+        ["test_integration_trl.py", "test_integrations_trl.py", EPISODES],
     ),
     Adapter(
         "verl",
         "verl",
         "3.11",
         ["verl[verl-core]==0.9.1", "torch", "cachetools"],
-        ["test_integration_verl.py"],
+        ["test_integration_verl.py", EPISODES],
     ),
     Adapter(
         "skyrl_gym",
         "SkyRL (SkyRL-Gym)",
         "3.11",
         ["skyrl-gym==0.4.0"],
-        ["test_integration_skyrl_gym.py"],
+        ["test_integration_skyrl_gym.py", EPISODES],
     ),
     Adapter(
         "smolagents",
         "smolagents",
         "3.11",
         ["smolagents==1.26.0"],
-        ["test_integration_smolagents.py"],
+        ["test_integration_smolagents.py", EPISODES],
     ),
     Adapter(
         "ray",
@@ -125,6 +133,23 @@ ADAPTERS = [
         "3.11",
         ["ray==2.60.0", "cloudpickle"],
         ["test_integration_ray.py"],
+    ),
+    Adapter(
+        "rllm",
+        "rLLM",
+        "3.11",
+        ["pydantic", "requests", "click", "rich", "PyYAML", "omegaconf"],
+        ["test_integration_rllm.py", EPISODES],
+        source="rllm",
+    ),
+    Adapter(
+        "tinker",
+        "tinker-cookbook",
+        "3.11",
+        # Not its dependencies: it wants tml-renderers 0.4, of which PyPI has 0.2.
+        ["chz", "aiohttp"],
+        ["test_integrations_tinker_cookbook.py", EPISODES],
+        bare=("tinker-cookbook==0.6.1",),
     ),
     Adapter(
         "mcp", "MCP (the SDK)", "3.11", ["mcp==2.3.0", "jsonschema"], ["test_integration_mcp.py"]
@@ -163,12 +188,13 @@ def installed(python, name, packages, bare):
     place = ROOT / f".venv-adapter-{name}"
     program = place / "bin/python"
     mark = place / ".requirements"
+    packages = [*COMMON, *packages]
     wanted = repr((packages, bare))
     if not mark.exists() or mark.read_text() != wanted:
         subprocess.run([python, "-m", "venv", "--clear", place], check=True)
         subprocess.run([program, "-m", "pip", "install", "-q", "uv"], check=True)
         pip = [place / "bin/uv", "pip", "install", "-q", "--python", program]
-        subprocess.run([*pip, "pytest", *packages], check=True)
+        subprocess.run([*pip, *packages], check=True)
         if bare:
             pip = [program, "-m", "pip", "install", "-q", "--ignore-requires-python", "--no-deps"]
             subprocess.run([*pip, *bare], check=True)
@@ -183,13 +209,16 @@ def installed(python, name, packages, bare):
     return program
 
 
-def run(adapter, program):
+def run(adapter, program, source=None):
     """(passed, failed, skipped) of the adapter's tests."""
+    environment = {**os.environ, "ROLLBOX_EPISODE": adapter.name}
+    if source is not None:
+        environment["PYTHONPATH"] = str(source)
     with tempfile.NamedTemporaryFile(suffix=".xml") as report:
         words = [program, "-B", "-m", "pytest", "-q", "-p", "no:cacheprovider"]
         words += [f"--junitxml={report.name}", *(TESTS / test for test in adapter.tests)]
         words += ["-k", adapter.only] if adapter.only else []
-        subprocess.run(words, cwd=ROOT)
+        subprocess.run(words, cwd=ROOT, env=environment)
         try:
             suite = ElementTree.parse(report.name).getroot().find("testsuite")
         except ElementTree.ParseError:
@@ -197,6 +226,12 @@ def run(adapter, program):
     total, skipped = int(suite.get("tests")), int(suite.get("skipped"))
     failed = int(suite.get("failures")) + int(suite.get("errors"))
     return total - failed - skipped, failed, skipped
+
+
+def version_of(source):
+    """The version that a source's pyproject.toml has."""
+    text = (Path(source) / "pyproject.toml").read_text()
+    return next(line.split('"')[1] for line in text.splitlines() if line.startswith("version"))
 
 
 def write(rows):
@@ -222,10 +257,15 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", help="adapters to run; none: all")
     parser.add_argument("--update", action="store_true", help="write docs/integrations.md")
+    parser.add_argument("--rllm", metavar="DIR", help="a directory with rLLM's source")
     options = parser.parse_args()
     failed = []
     for adapter in ADAPTERS:
         if options.names and adapter.name not in options.names:
+            continue
+        source = getattr(options, adapter.source) if adapter.source else None
+        if adapter.source and not source:
+            print(f"{adapter.name}: left out: not on PyPI; --{adapter.source} names its source")
             continue
         python = find_python(adapter.python)
         if python is None:
@@ -233,8 +273,10 @@ def main():
             continue
         program = installed(python, adapter.name, adapter.packages, list(adapter.bare))
         package = (list(adapter.bare) or adapter.packages)[0]
+        if source:
+            package = f"{adapter.name}=={version_of(source)}"
         print(f"{adapter.name}: {package}, Python {adapter.python}", flush=True)
-        passed, wrong, skipped = run(adapter, program)
+        passed, wrong, skipped = run(adapter, program, source)
         if wrong:
             failed.append(adapter.name)
         name, _, version = package.partition("==")

@@ -42,13 +42,13 @@ def own_engine():
 
 
 @contextlib.contextmanager
-def own_server():
-    """The address of a server on a Unix socket."""
+def own_server(*options):
+    """The address of a server on a Unix socket, with options of `rollbox serve`."""
     if not (BUILD / "rollbox-serve").exists():
         pytest.skip("needs llhttp: rollbox-serve is built where node-llhttp and libwslay-dev are")
     with tempfile.TemporaryDirectory() as directory:
         process = subprocess.Popen(
-            [BUILD / "rollbox", "serve", "--listen", f"{directory}/serve"],
+            [BUILD / "rollbox", "serve", "--listen", f"{directory}/serve", *options],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
         )

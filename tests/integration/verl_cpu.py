@@ -104,7 +104,6 @@ class PlatformCPU(PlatformBase):
         return None
 
 
-@ray.remote(num_cpus=0)
 class ScriptServer:
     """A rollout server: a call of the tool, then a right or a wrong program, in turns."""
 
@@ -135,8 +134,11 @@ class ScriptServer:
         with open(os.environ["ROLLBOX_VERL_WEIGHTS"], "w") as file:
             json.dump(self._sums, file)
 
-    def __getattr__(self, name):
-        raise AttributeError(name)
+    async def nothing(self, *_, **__):
+        pass
+
+    wake_up = sleep = abort_all_requests = resume_generation = nothing
+    clear_kv_cache = release_kv_cache = resume_kv_cache = start_profile = stop_profile = nothing
 
 
 def _once(function):
@@ -152,20 +154,10 @@ def _once(function):
 torch.distributed.init_process_group = _once(torch.distributed.init_process_group)
 
 
-async def _nothing(*_, **__):
-    return None
-
-
-for _name in (
-    "wake_up", "sleep", "abort_all_requests", "resume_generation", "clear_kv_cache", "release_kv_cache",
-    "resume_kv_cache", "start_profile", "stop_profile",
-):  # fmt: skip
-    setattr(ScriptServer.__ray_metadata__.modified_class, _name, _nothing)
-
-
 class ScriptReplica(replica.RolloutReplica):
     async def launch_servers(self):
-        server = ScriptServer.options(name="script_server").remote(self.model_config.path)
+        actor = ray.remote(ScriptServer).options(name="script_server", num_cpus=0)
+        server = actor.remote(self.model_config.path)
         self.servers = [server]
         self._server_handle, self._server_address = server, "script"
 

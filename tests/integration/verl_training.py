@@ -18,6 +18,7 @@ os.environ |= {
     "PYTHONPATH": str(HERE),
     "ROLLBOX_VERL_WEIGHTS": str(PLACE / "weights.json"),
     "TOKENIZERS_PARALLELISM": "false",
+    "VERL_ENGINE_DEVICE": "cuda",  # of the FSDP engine, which takes the platform's device
     "VERL_FILE_LOGGER_PATH": str(PLACE / "metrics.jsonl"),
     "VERL_PLATFORM": "cpu",
     "VERL_USE_EXTERNAL_MODULES": "verl_cpu",
@@ -105,6 +106,7 @@ def configuration():
         actor_rollout_ref.model.use_remove_padding=False
         +actor_rollout_ref.model.override_config.attn_implementation=eager
         actor_rollout_ref.model.enable_gradient_checkpointing=False
+        actor_rollout_ref.actor.strategy=fsdp2
         actor_rollout_ref.actor.ppo_mini_batch_size=2
         actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4
         actor_rollout_ref.actor.use_kl_loss=False
