@@ -2,9 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """An evaluation with inspect_ai (docs/tutorials/evaluation.md).
 
-A solver that is written down takes the place of the model.
+A solver that is written down takes the place of the model. With --ray, each sample is evaluated by a
+task of Ray: on a cluster, or on this machine alone.
 """
 
+import sys
 import tempfile
 
 from inspect_ai import Task, eval
@@ -42,10 +44,10 @@ def output_of_the_program():
     return score
 
 
-def evaluate(logs):
+def evaluate(logs, samples=SAMPLES):
     config = RollboxConfig(policy={"max_memory": "256M"}, setup="echo ready > note")
     task = Task(
-        dataset=SAMPLES,
+        dataset=list(samples),
         solver=writes_the_program(),
         scorer=output_of_the_program(),
         sandbox=SandboxEnvironmentSpec("rollbox", config),
@@ -56,7 +58,24 @@ def evaluate(logs):
     return log.results.scores[0].metrics["accuracy"].value
 
 
+def evaluate_one(sample):
+    """One sample on a node: a sample that fails is an error of its task, and no wrong answer."""
+    with tempfile.TemporaryDirectory() as logs:
+        return evaluate(logs, [sample])
+
+
+def evaluate_on_ray():
+    import ray
+
+    task = ray.remote(num_cpus=1, max_retries=3)(evaluate_one)
+    values = ray.get([task.remote(sample) for sample in SAMPLES])
+    return sum(values) / len(values)
+
+
 def main():
+    if "--ray" in sys.argv:
+        print(f"accuracy {evaluate_on_ray():.2f}")
+        return
     with tempfile.TemporaryDirectory() as logs:
         print(f"accuracy {evaluate(logs):.2f}")
 

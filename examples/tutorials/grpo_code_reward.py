@@ -3,10 +3,13 @@
 """GRPO with rewards of programs (docs/tutorials/grpo.md).
 
 The model is tiny and has random weights, so this needs no GPU, no download and no patience; it
-learns nothing. Put your model's name in its place.
+learns nothing. Put your model's name in its place. With --ray, the nodes of a Ray cluster, or this
+machine's Ray, run the programs.
 """
 
+import contextlib
 import os
+import sys
 import tempfile
 
 from rollbox.integrations.trl import CodeReward, EnvironmentFactory
@@ -81,7 +84,14 @@ def settings(steps, output, **more):
     )
 
 
-def train(steps=2, output="grpo"):
+def code_reward(pool=None):
+    """The reward; its programs run here, or on the nodes of a pool, which has the policy."""
+    if pool is not None:
+        return CodeReward(cases="tests", pool=pool)
+    return CodeReward(cases="tests", policy=POLICY)
+
+
+def train(steps=2, output="grpo", pool=None):
     """The reward is the share of cases that the answer's last program passes."""
     from trl import GRPOTrainer
 
@@ -91,7 +101,7 @@ def train(steps=2, output="grpo"):
         processing_class=tokenizer,
         args=settings(steps, output),
         train_dataset=data_set(),
-        reward_funcs=[CodeReward(cases="tests", policy=POLICY)],
+        reward_funcs=[code_reward(pool)],
     )
     trainer.train()
     return [row for row in trainer.state.log_history if "reward" in row]
@@ -126,10 +136,18 @@ def train_with_tools(steps=1, output="grpo"):
     return [row for row in trainer.state.log_history if "reward" in row]
 
 
+def ray_pool():
+    from rollbox.ray import Pool
+
+    return Pool(POLICY, resource=None)
+
+
 def main():
     os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
-    with tempfile.TemporaryDirectory() as output:
-        for row in train(2, output) + train_with_tools(1, output):
+    with contextlib.ExitStack() as stack:
+        output = stack.enter_context(tempfile.TemporaryDirectory())
+        pool = stack.enter_context(ray_pool()) if "--ray" in sys.argv else None
+        for row in train(2, output, pool) + train_with_tools(1, output):
             print(f"step of {row['step_time']:.1f} s, reward {row['reward']:.2f}")
 
 

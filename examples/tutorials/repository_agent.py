@@ -2,10 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """An agent of mini-swe-agent in a repository (docs/tutorials/repository-agent.md).
 
-A script takes the place of the model.
+A script takes the place of the model. With --ray, each episode is a task of Ray: on a cluster, or on
+this machine alone.
 """
 
 import os
+import sys
 
 os.environ.setdefault("MSWEA_SILENT_STARTUP", "1")
 os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
@@ -61,9 +63,20 @@ def attempt(answers):
     return info["exit_status"], float(grade.ok)
 
 
+def attempts(episodes):
+    """The episodes' ends: here, or with --ray on the nodes of a cluster."""
+    if "--ray" not in sys.argv:
+        return [attempt(answers) for answers in episodes]
+    import ray
+
+    # A task's process has an engine of its own, on its node, and the sandboxes end with it.
+    task = ray.remote(num_cpus=1, max_retries=3)(attempt)
+    return ray.get([task.remote(answers) for answers in episodes])
+
+
 def main():
-    for name, answers in (("repairs", ANSWERS), ("gives up", GIVES_UP)):
-        status, reward = attempt(answers)
+    names, episodes = ("repairs", "gives up"), (ANSWERS, GIVES_UP)
+    for name, (status, reward) in zip(names, attempts(episodes)):
         print(f"{name}: {status}, reward {reward}")
 
 

@@ -25,6 +25,7 @@ TESTS = ROOT / "tests/integration"
 NEMO_GYM = """omegaconf hydra-core pydantic rich aiohttp httpx psutil openai fastapi uvicorn orjson
     requests tqdm devtools"""
 COMMON = ["pytest", "opentelemetry-proto"]  # of the tests themselves
+RAY = "ray==2.60.0"
 EPISODES = "test_integration_episodes.py"
 PAGE = ROOT / "docs/integrations.md"
 BEGIN, END = "<!-- results: `make integrations` writes them -->", "<!-- results end -->"
@@ -85,7 +86,7 @@ ADAPTERS = [
         "inspect_ai",
         "inspect_ai",
         "3.11",
-        ["inspect-ai==0.3.285"],
+        ["inspect-ai==0.3.285", RAY],
         ["test_integration_inspect_ai.py", "test_integrations.py", EPISODES],
         "inspect",
     ),
@@ -96,14 +97,14 @@ ADAPTERS = [
         "mini_swe",
         "mini-swe-agent",
         "3.11",
-        ["mini-swe-agent==2.4.6"],
+        ["mini-swe-agent==2.4.6", RAY],
         ["test_integrations_mini_swe_agent.py", EPISODES],
     ),
     Adapter(
         "trl",
         "TRL",
         "3.11",
-        ["trl==1.16.0", "transformers", "torch", "jmespath"],
+        ["trl==1.16.0", "transformers", "torch", "jmespath", RAY, "cloudpickle"],
         ["test_integration_trl.py", "test_integrations_trl.py", EPISODES],
     ),
     Adapter(
@@ -131,7 +132,7 @@ ADAPTERS = [
         "ray",
         "Ray",
         "3.11",
-        ["ray==2.60.0", "cloudpickle"],
+        [RAY, "cloudpickle"],
         ["test_integration_ray.py"],
     ),
     Adapter(

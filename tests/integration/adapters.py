@@ -3,6 +3,7 @@
 
 import contextlib
 import importlib.util
+import os
 import signal
 import subprocess
 import sys
@@ -62,12 +63,13 @@ def own_server(*options):
             process.stdout.close()
 
 
-def example(name):
+def example(name, *arguments):
     """Runs an example: its output."""
     done = subprocess.run(
-        [sys.executable, "-B", EXAMPLES / name],
+        [sys.executable, "-B", EXAMPLES / name, *arguments],
         capture_output=True,
         text=True,
+        env={key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"},
         timeout=3 * DEADLINE,
     )
     assert done.returncode == 0, done.stderr

@@ -107,8 +107,9 @@ def engine():
         yield path
 
 
-def test_the_tutorial_tells_time_outs_from_right_answers():
-    assert "accuracy 0.33" in example("../tutorials/evaluation.py")
+@pytest.mark.parametrize("arguments", [[], ["--ray"]], ids=["here", "ray"])
+def test_the_tutorial_tells_time_outs_from_right_answers(arguments):
+    assert "accuracy 0.33" in example("../tutorials/evaluation.py", *arguments)
 
 
 def test_labels_are_in_the_trajectory_and_a_socket_names_the_engine(tmp_path, engine):

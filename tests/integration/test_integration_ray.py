@@ -18,6 +18,7 @@ import pytest
 ray = pytest.importorskip("ray", reason="needs ray: `make integrations` has it")
 from ray.cluster_utils import Cluster  # noqa: E402
 
+from harness import until  # noqa: E402
 from rollbox import EngineLost, run_many  # noqa: E402
 from rollbox.ray import Pool  # noqa: E402
 
@@ -41,13 +42,6 @@ def leftovers():
     return found
 
 
-def wait_until(condition):
-    end = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.05)
-
-
 @pytest.fixture(scope="module")
 def cluster():
     made = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
@@ -63,7 +57,7 @@ def cluster():
 def pool(cluster):
     with Pool(POLICY, min_nodes=2) as made:
         yield made
-    wait_until(lambda: not leftovers())
+    until(lambda: not leftovers())
 
 
 def test_one_actor_a_node_with_its_own_engine(pool):
@@ -148,7 +142,7 @@ def test_a_killed_actor_costs_no_result(pool):
         if len(rows) == 100:
             os.kill(pool.nodes()[0]["pid"], signal.SIGKILL)
     assert sorted(row.id for row in rows) == list(range(600)) and all(row.ok for row in rows)
-    wait_until(lambda: len(pool.nodes()) == 2)
+    until(lambda: len(pool.nodes()) == 2)
 
 
 def test_a_killed_engine_costs_no_result(pool):
@@ -162,7 +156,7 @@ def test_a_killed_engine_costs_no_result(pool):
 
 def test_a_node_that_dies_costs_no_result_and_a_node_that_joins_is_used(cluster, pool):
     victim = cluster.add_node(num_cpus=1, resources={"rollbox": 4})
-    wait_until(lambda: len(pool.nodes()) == 3)
+    until(lambda: len(pool.nodes()) == 3)
     facts = next(node for node in pool.nodes() if node["node"] == victim.node_id)
     box = pool.sandbox(affinity=victim.node_id)
     total = 10_000 if os.environ.get("ROLLBOX_SOAK") else 2000
@@ -180,7 +174,7 @@ def test_a_node_that_dies_costs_no_result_and_a_node_that_joins_is_used(cluster,
     print(f"one of three nodes killed in {total} jobs: longest gap {gap:.2f} s")
     with pytest.raises(EngineLost):
         box.exec("true")
-    wait_until(lambda: not os.path.exists(f"/proc/{facts['engine_pid']}"))
+    until(lambda: not os.path.exists(f"/proc/{facts['engine_pid']}"))
 
 
 DRIVER = """
@@ -201,11 +195,11 @@ def test_nothing_is_left_of_a_killed_program(cluster):
     )
     while program.stdout.readline() not in (b"ready\n", b""):
         pass
-    wait_until(leftovers)
+    until(leftovers)
     program.kill()
     program.wait()
     program.stdout.close()
-    wait_until(lambda: not leftovers())
+    until(lambda: not leftovers())
 
 
 EXAMPLES = [

@@ -29,6 +29,17 @@ def test_the_trainer_learns_from_rewards_of_programs(tmp_path):
     assert len(history) == 2 and all("reward" in row for row in history), history
 
 
+def test_a_ray_cluster_runs_the_programs_of_the_rewards(tmp_path):
+    with tutorial.ray_pool() as pool:
+        reward = tutorial.code_reward(pool)
+        tests = [{"inputs": ["1", "2"], "outputs": ["2", "4"]}] * 3
+        programs = ["print(int(input()) * 2)", "print(2)", "import sys; sys.exit(1)"]
+        answers = [[{"role": "assistant", "content": f"```python\n{one}\n```"}] for one in programs]
+        assert reward(answers, tests=tests) == [1.0, 0.5, 0.0]
+        history = tutorial.train(steps=1, output=str(tmp_path), pool=pool)
+    assert len(history) == 1 and "reward" in history[0], history
+
+
 def test_the_trainer_drives_pooled_environments(tmp_path):
     history = tutorial.train_with_tools(steps=1, output=str(tmp_path))
     assert len(history) == 1 and "reward" in history[0], history

@@ -105,9 +105,12 @@ def test_agent_submits():
     assert "Submitted" in example("mini_swe_agent_run.py")
 
 
-def test_the_tutorial_rewards_repairs_alone():
+@pytest.mark.parametrize("arguments", [[], ["--ray"]], ids=["here", "ray"])
+def test_the_tutorial_rewards_repairs_alone(arguments):
     needs("minisweagent", "it is its agent that runs")
-    said = example("../tutorials/repository_agent.py")
+    if arguments:
+        needs("ray", "the episodes are its tasks")
+    said = example("../tutorials/repository_agent.py", *arguments)
     assert "repairs: Submitted, reward 1.0\ngives up: Submitted, reward 0.0\n" in said
 
 

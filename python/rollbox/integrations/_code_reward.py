@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Optional
 
 from .._batch import code_job, run_many
@@ -142,6 +142,7 @@ def score_programs(
     token: Optional[str] = None,
     timeout: float = 10,
     concurrency: Optional[int] = None,
+    pool: Any = None,
 ) -> list[Score]:
     """Runs Python programs with their cases, all in one batch.
 
@@ -153,10 +154,15 @@ def score_programs(
         token: A server's token.
         timeout: Seconds for a case.
         concurrency: As for run_many.
+        pool: A rollbox.ray.Pool, whose nodes then run the programs with its policy.
 
     Returns:
         The scores.
     """
+    if pool is not None and (policy is not None or engine is not None):
+        raise InvalidArgument(
+            "policy and engine do not go with pool, which has its own", stage="arguments"
+        )
     given = list(cases)
     jobs = [
         code_job(program, stdin=case[0], timeout_s=timeout)
@@ -165,12 +171,15 @@ def score_programs(
         for case in own
     ]
     try:
-        at = engine_at(engine, token)
-        results = iter(
-            run_many(jobs, concurrency, policy, engine=at, text=True, progress=False)
-            if jobs
-            else ()
-        )
+        if not jobs:
+            results: Iterator[Result[Any]] = iter(())
+        elif pool is not None:
+            results = iter(pool.run_many(jobs, text=True))
+        else:
+            at = engine_at(engine, token)
+            results = iter(
+                run_many(jobs, concurrency, policy, engine=at, text=True, progress=False)
+            )
     except _MISTAKES:
         raise
     except RollboxError as problem:

@@ -263,6 +263,7 @@ class CodeReward:
         engine: A socket, the address of a server, an Engine, or None: this process's engine.
         token: The server's token; without one, the content of $ROLLBOX_TOKEN_FILE.
         labels: Names and values for the log lines.
+        pool: A rollbox.ray.Pool: the nodes of a Ray cluster run the programs, with its policy.
     """
 
     __name__ = "rollbox_code_reward"
@@ -278,7 +279,9 @@ class CodeReward:
         engine: EngineLike = None,
         token: Optional[str] = None,
         labels: Optional[Mapping[str, Any]] = None,
+        pool: Any = None,
     ) -> None:
+        self.pool = pool
         self.cases, self.policy, self.timeout = cases, policy, timeout
         self.all_or_nothing, self.concurrency = all_or_nothing, concurrency
         self.engine, self.token, self.labels = engine, token, dict(labels or {})
@@ -297,6 +300,7 @@ class CodeReward:
             token=self.token,
             timeout=self.timeout,
             concurrency=self.concurrency,
+            pool=self.pool,
         )
         rewards: list[Optional[float]] = []
         for score in scores:
