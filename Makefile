@@ -122,6 +122,7 @@ bench: all wheel
 	@bench/setup
 	@$(PYTHON) bench/run.py
 	@$(PYTHON) -B bench/machines.py
+	@$(PYTHON) -B bench/frameworks.py
 
 # The long tests of the store want the network: one makes an image with debootstrap.
 soak: all build-asan

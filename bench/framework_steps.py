@@ -183,7 +183,7 @@ async def measured(name, rounds):
     async with globals()[name]() as calls:
         for number in range(WARM_UP + rounds):
             times = [0.0, 0.0]
-            # Who begins changes, so that neither has the other's warm caches alone.
+            # The two begin in turns, so that neither has the other's warm caches alone.
             for place in (0, 1) if number % 2 else (1, 0):
                 begun = time.perf_counter_ns()
                 answer = calls[place]()

@@ -343,7 +343,8 @@ def targets_page(results: Dict[str, Any], soak: Optional[Dict[str, Any]]) -> str
              "| this page | targets, reached and missed; the soak; the contestants |",
              "| [benchmarks-root.md](benchmarks-root.md) | every measurement, run by root |",
              "| [benchmarks-user.md](benchmarks-user.md) | every measurement, run by an ordinary user |",
-            "| [benchmarks-machines.md](benchmarks-machines.md) | sandboxes of many users, installs and builds |", ""]
+             "| [benchmarks-machines.md](benchmarks-machines.md) | sandboxes of many users, installs and builds |"]
+    lines += ["| [benchmarks-frameworks.md](benchmarks-frameworks.md) | an adapter's step; a trial of Harbor |", ""]
     lines += head(results)
     lines += wrapped(
         "Versions: "

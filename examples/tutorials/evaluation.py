@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """An evaluation with inspect_ai (docs/tutorials/evaluation.md).
 
-A solver that is written down takes the place of the model. With --ray, each sample is evaluated by a
-task of Ray: on a cluster, or on this machine alone.
+A solver that is written down takes the place of the model. With --ray, each sample is evaluated by
+a task of Ray: on a cluster, or on this machine alone.
 """
 
 import sys

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """An agent of mini-swe-agent in a repository (docs/tutorials/repository-agent.md).
 
-A script takes the place of the model. With --ray, each episode is a task of Ray: on a cluster, or on
-this machine alone.
+A script takes the place of the model. With --ray, each episode is a task of Ray: on a cluster, or
+on this machine alone.
 """
 
 import os

@@ -212,7 +212,7 @@ def installed(python, name, packages, bare):
 
 def run(adapter, program, source=None):
     """(passed, failed, skipped) of the adapter's tests."""
-    environment = {**os.environ, "ROLLBOX_EPISODE": adapter.name}
+    environment = {**os.environ, "EPISODES_OF": adapter.name}
     if source is not None:
         environment["PYTHONPATH"] = str(source)
     with tempfile.NamedTemporaryFile(suffix=".xml") as report:

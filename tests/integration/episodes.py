@@ -289,8 +289,8 @@ SYNCHRONOUS = {openenv_server, skyrl_gym, smolagents, trl, mini_swe_agent, rllm}
 
 
 def here():
-    """The episodes whose packages are installed, of the framework that ROLLBOX_EPISODE names."""
-    only = os.environ.get("ROLLBOX_EPISODE", "")
+    """The episodes whose packages are installed, of the framework that EPISODES_OF names."""
+    only = os.environ.get("EPISODES_OF", "")
     return [
         episode
         for episode, package in PACKAGES.items()

@@ -6,6 +6,8 @@ import importlib.util
 import json
 import os
 import signal
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -205,3 +207,20 @@ def test_the_reward_function_by_its_path():
     answer = function(data_source="x", solution_str=RIGHT, ground_truth=CASES, extra_info={})
     assert answer["score"] == 1.0 and adapter.compute_score is not None
 
+
+@pytest.mark.timeout_s(1800)
+def test_two_steps_of_its_trainer_learn_from_the_rewards(tmp_path):
+    """Its Ray workers, agent loops, tools, rewards and updates are all verl's, on the CPU."""
+    done = subprocess.run(
+        [sys.executable, "-B", os.path.join(os.path.dirname(__file__), "verl_training.py"), tmp_path],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert done.returncode == 0
+    told = json.loads(next(line for line in done.stdout.splitlines() if line.startswith('{"metrics"')))
+    steps = [row["data"] for row in told["metrics"]]
+    # In each group of two answers, one passes both cases and one passes one.
+    assert [step["critic/score/mean"] for step in steps] == [0.75, 0.75]
+    assert all(step["actor/grad_norm"] > 0 and step["num_turns/mean"] == 4 for step in steps)
+    assert len(set(told["weights"])) == 3, "the updated weights reach the rollout server"

@@ -16,7 +16,7 @@ PLACE = Path(sys.argv[1])
 os.environ |= {
     "HF_HUB_OFFLINE": "1",
     "PYTHONPATH": str(HERE),
-    "ROLLBOX_VERL_WEIGHTS": str(PLACE / "weights.json"),
+    "SCRIPT_SERVER_WEIGHTS": str(PLACE / "weights.json"),
     "TOKENIZERS_PARALLELISM": "false",
     "VERL_ENGINE_DEVICE": "cuda",  # of the FSDP engine, which takes the platform's device
     "VERL_FILE_LOGGER_PATH": str(PLACE / "metrics.jsonl"),
@@ -37,7 +37,8 @@ CASES = json.dumps({"inputs": ["1\n", "3\n"], "outputs": ["2", "6"]})
 TEMPLATE = """{%- if tools %}{{ '<|im_start|>system\\n' }}{% for tool in tools %}{{ tool | tojson }}{% endfor %}\
 {{ '<|im_end|>\\n' }}{%- endif %}\
 {%- for message in messages %}\
-{%- if message.role == 'tool' %}{{ '<|im_start|>user\\n<tool_response>\\n' + message.content + '\\n</tool_response><|im_end|>\\n' }}\
+{%- if message.role == 'tool' %}\
+{{ '<|im_start|>user\\n<tool_response>\\n' + message.content + '\\n</tool_response><|im_end|>\\n' }}\
 {%- else %}{{ '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}{%- endif %}\
 {%- endfor %}{%- if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{%- endif %}"""
 
@@ -77,7 +78,7 @@ def make_data(path):
         "extra_info": {"index": 0},
         "agent_name": "rollbox_agent",
     }
-    pandas.DataFrame([row] * 4).to_parquet(path)
+    pandas.DataFrame([row] * 2).to_parquet(path)
 
 
 def configuration():
@@ -100,15 +101,15 @@ def configuration():
     words = f"""
         algorithm.adv_estimator=grpo
         data.train_files={PLACE}/train.parquet data.val_files={PLACE}/train.parquet
-        data.train_batch_size=2 data.max_prompt_length=1024 data.max_response_length=512
+        data.train_batch_size=1 data.max_prompt_length=1024 data.max_response_length=512
         data.return_raw_chat=True data.dataloader_num_workers=0 data.shuffle=False
         actor_rollout_ref.model.path={PLACE}/model
         actor_rollout_ref.model.use_remove_padding=False
         +actor_rollout_ref.model.override_config.attn_implementation=eager
         actor_rollout_ref.model.enable_gradient_checkpointing=False
         actor_rollout_ref.actor.strategy=fsdp2
-        actor_rollout_ref.actor.ppo_mini_batch_size=2
-        actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4
+        actor_rollout_ref.actor.ppo_mini_batch_size=1
+        actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=2
         actor_rollout_ref.actor.use_kl_loss=False
         actor_rollout_ref.actor.optim.lr=0.01
         actor_rollout_ref.actor.use_torch_compile=False
@@ -116,7 +117,7 @@ def configuration():
         actor_rollout_ref.actor.fsdp_config.use_torch_compile=False
         actor_rollout_ref.rollout.name=script actor_rollout_ref.rollout.n=2
         actor_rollout_ref.rollout.tensor_model_parallel_size=1
-        actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=4
+        actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=2
         actor_rollout_ref.rollout.multi_turn.enable=True
         actor_rollout_ref.rollout.multi_turn.tool_config_path={PLACE}/tools.yaml
         actor_rollout_ref.rollout.multi_turn.max_assistant_turns=4
