@@ -85,7 +85,7 @@ struct policy {
     struct policy_devices devices;
     struct policy_tmpfs_list tmpfs;
     struct policy_ulimits ulimits;
-    uint64_t shm_bytes; /* what /dev/shm has room for at least; 0: not said */
+    uint64_t shm_bytes; /* the least space of /dev/shm; 0: not given */
     char *image;        /* NULL: none */
     char *cwd;          /* NULL: /tmp */
     char *python;       /* the interpreter that python3 is in the sandbox; NULL: that of its PATH */

@@ -418,11 +418,23 @@ int64_t admission_wait_ns(const struct exchange *exchange) {
 bool admission_forks(struct exchange *exchange, unsigned n) {
     if (!ceilings_allow_fork(exchange))
         return false;
-    exchange->share = exchange->box->held;
+    exchange->share = box_limits(exchange->box);
     exchange->share.of[QUOTA_SANDBOXES] = 1;
     exchange->turn.is_run = false;
     exchange->turn.n = n;
     return read_turn(exchange) && take(exchange, n);
+}
+
+bool admission_wake(struct exchange *exchange) {
+    struct box *box = exchange->box;
+    struct quota_verdict verdict;
+
+    if (quota_fits(&exchange->quotas, &exchange->tenant->use, &box->resting, &verdict)) {
+        box_rouse(box);
+        return true;
+    }
+    exchange_over(exchange, &verdict);
+    return false;
 }
 
 bool admission_command(struct exchange *exchange) {

@@ -136,6 +136,40 @@ void box_forget(struct server *server, struct box *box) {
     box_unref(box);
 }
 
+void box_rest(struct box *box) {
+    static const enum quota given_back[] = { QUOTA_MEMORY, QUOTA_CPUS };
+    struct amounts less = quota_nothing();
+
+    if (box->is_gone)
+        return;
+    for (size_t i = 0; i < ARRAY_SIZE(given_back); i++) {
+        enum quota quota = given_back[i];
+
+        less.of[quota] = box->held.of[quota];
+        box->resting.of[quota] += box->held.of[quota];
+        box->held.of[quota] = 0;
+    }
+    quota_give_back(&box->tenant->use, &less);
+    box->roused_ns = 0;
+}
+
+void box_rouse(struct box *box) {
+    if (box->is_gone)
+        return;
+    box->held = box_limits(box);
+    quota_take_levels(&box->tenant->use, &box->resting);
+    box->resting = quota_nothing();
+    box->roused_ns = clock_now_ns();
+}
+
+struct amounts box_limits(const struct box *box) {
+    struct amounts all = box->held;
+
+    for (enum quota i = 0; i < QUOTA_LEVELS; i++)
+        all.of[i] += box->resting.of[i];
+    return all;
+}
+
 void box_close(struct server *server, struct box *box) {
     const struct rollbox_call_options call = { .size = sizeof call,
         .call = ROLLBOX_CALL_CLOSE,

@@ -162,17 +162,16 @@ static int read_file(struct config *config, const char *path, const bool *given)
 static int read_quotas(struct config *config) {
     config->quotas = quota_unlimited();
     for (size_t i = 0; i < config->quota.n; i++) {
-        const char *text = config->quota.values[i], *value = strchr(text, '=');
-        auto_free char *name = value ? strndup(text, (size_t)(value - text)) : NULL;
-        enum quota quota = name ? quota_of_name(name) : QUOTA_N;
+        const char *text = config->quota.values[i];
+        char why[QUOTA_FAULT];
+        enum quota quota;
+        uint64_t value;
 
-        if (quota == QUOTA_N || quota_parse(quota, value + 1, &config->quotas.of[quota]) < 0) {
-            fprintf(stderr,
-                "rollbox-serve: quota \"%.64s\" is not NAME=VALUE; names are sandboxes, running, "
-                "queued, memory, cpus, disk, starts, rate and burst\n",
-                text);
+        if (quota_argument(text, &quota, &value, why) < 0) {
+            fprintf(stderr, "rollbox-serve: quota %.64s: %s\n", text, why);
             return 2;
         }
+        config->quotas.of[quota] = value;
     }
     return 0;
 }

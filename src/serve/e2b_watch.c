@@ -16,7 +16,11 @@
 #define LOOK_NS (INT64_C(200) * 1000000)
 #define DEPTH_RECURSIVE 16
 #define ENTRIES_MAX 10000u /* a watcher remembers them */
-#define REST 4             /* times the length of a look, for each watcher of the sandbox */
+/* What the watchers of a tenant, and of all tenants, remember together. */
+#define TENANT_BYTES (UINT64_C(64) << 20)
+#define SERVER_BYTES (UINT64_C(512) << 20)
+#define ENTRY_BYTES 160u /* besides its texts */
+#define REST 4           /* times the length of a look, for each watcher of the sandbox */
 #define STREAM_TYPE "application/connect+json"
 
 struct watcher {
@@ -31,6 +35,7 @@ struct watcher {
     char id[SERVER_NAME_MAX + 1];
     char *path;
     json_t *seen, *now; /* "MODE SIZE TIME" of entries by their paths */
+    uint64_t seen_bytes, now_bytes;
     struct rollbox_error error;
     int r;
     int64_t begun_ns;
@@ -38,6 +43,22 @@ struct watcher {
 };
 
 static void look(struct watcher *watcher);
+
+static uint64_t all_bytes; /* of all watchers */
+
+/* False: `bytes` are too many, and nothing has changed. */
+static bool remember(struct watcher *watcher, uint64_t bytes) {
+    struct tenant *tenant = watcher->box->tenant;
+    uint64_t of_tenant = tenant->watched_bytes - watcher->seen_bytes + bytes;
+    uint64_t of_all = all_bytes - watcher->seen_bytes + bytes;
+
+    if (bytes > watcher->seen_bytes && (of_tenant > TENANT_BYTES || of_all > SERVER_BYTES))
+        return false;
+    tenant->watched_bytes = of_tenant;
+    all_bytes = of_all;
+    watcher->seen_bytes = bytes;
+    return true;
+}
 
 static void free_watcher(struct watcher *watcher) {
     loop_timer_clear(watcher->loop, &watcher->timer);
@@ -48,6 +69,7 @@ static void free_watcher(struct watcher *watcher) {
     }
     if (watcher->is_working)
         return;
+    (void)remember(watcher, 0);
     box_unref(watcher->box);
     json_decref(watcher->seen);
     json_decref(watcher->now);
@@ -83,11 +105,16 @@ static void work(struct pool_job *job) {
     watcher->r = entries_list(watcher->handle, watcher->path,
         watcher->recursive ? DEPTH_RECURSIVE : 1, ENTRIES_MAX, &rows, &watcher->error);
     watcher->now = watcher->r < 0 ? NULL : json_object();
+    watcher->now_bytes = 0;
     json_array_foreach(rows, i, row) {
-        json_object_set_new(watcher->now, json_string_value(json_object_get(row, "path")),
+        const char *path = json_string_value(json_object_get(row, "path"));
+        json_t *text =
             json_sprintf("%lld %s %s", (long long)json_integer_value(json_object_get(row, "mode")),
                 json_string_value(json_object_get(row, "size")),
-                json_string_value(json_object_get(row, "modifiedTime"))));
+                json_string_value(json_object_get(row, "modifiedTime")));
+
+        watcher->now_bytes += strlen(path) + json_string_length(text) + ENTRY_BYTES;
+        json_object_set_new(watcher->now, path, text);
     }
     json_decref(rows);
 }
@@ -177,6 +204,32 @@ static void look_later(struct watcher *watcher) {
     (void)loop_timer_set(watcher->loop, &watcher->timer, now + MAX(rest, LOOK_NS), on_timer);
 }
 
+/* The end of a watcher that would remember too much. */
+static void give_up(struct watcher *watcher) {
+    static const char why[] = "the watchers of the tenant, or of all tenants, remember too many "
+                              "entries; watch fewer directories";
+    struct exchange *exchange = TAKE_PTR(watcher->exchange);
+    bool has_begun = watcher->has_begun;
+
+    exchange->data = NULL;
+    free_watcher(watcher);
+    if (!has_begun) {
+        exchange_problem(exchange, 429, "quota_exceeded", "%s", why);
+        return;
+    }
+    auto_buf struct buf frame = BUF_INIT;
+    struct http_connection *connection = TAKE_PTR(exchange->connection);
+    connect_add(&frame, CONNECT_END,
+        json_pack("{s:{s:s, s:s}}", "error", "code", "resource_exhausted", "message", why));
+    if (connection)
+        *http_data(connection) = NULL;
+    exchange_done(exchange);
+    if (!connection)
+        return;
+    (void)http_write(connection, frame.data, frame.length);
+    http_end(connection);
+}
+
 static void done(struct pool_job *job) {
     struct watcher *watcher = container_of(job, struct watcher, job);
 
@@ -195,8 +248,14 @@ static void done(struct pool_job *job) {
         return;
     }
     /* A directory that has gone is empty. */
-    if (!watcher->now)
+    if (!watcher->now) {
         watcher->now = json_object();
+        watcher->now_bytes = 0;
+    }
+    if (!remember(watcher, watcher->now_bytes)) {
+        give_up(watcher);
+        return;
+    }
     tell(watcher);
     json_decref(watcher->seen);
     watcher->seen = TAKE_PTR(watcher->now);

@@ -212,9 +212,11 @@ int main(int argc, char **argv) {
             return 1;
     if (config.tokens) {
         server.tokens.path = config.tokens;
-        int r = tokens_read(&server.tokens);
-        if (r < 0)
-            return complain("cannot read the tokens of ", config.tokens, -r);
+        if (tokens_read(&server.tokens) < 0) {
+            fprintf(stderr, "rollbox-serve: the tokens file %s is not valid: %s\n", config.tokens,
+                server.tokens.fault);
+            return 1;
+        }
     }
     if (loop_new(&server.loop) < 0)
         return complain("cannot ", "make a loop", ENOMEM);

@@ -283,6 +283,8 @@ static void add_server(struct buf *to, const struct server *server) {
     buf_printf(to, "rollbox_leases %u\n", leases);
     begin(to, "rollbox_draining", "gauge", "Whether the server takes no new work.");
     buf_printf(to, "rollbox_draining %d\n", (int)server->draining);
+    begin(to, "rollbox_tokens_valid", "gauge", "Whether the tokens file is valid as it is now.");
+    buf_printf(to, "rollbox_tokens_valid %d\n", !server->tokens.fault[0]);
     if (!traces_counts(&exported, &dropped))
         return;
     begin(to, "rollbox_otlp_exported_total", "counter", "Spans that the collector has taken.");

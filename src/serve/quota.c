@@ -4,11 +4,14 @@
 
 #include <errno.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/buf.h"
 #include "base/cleanup.h"
 #include "policy/policy.h"
+#include "policy/read.h"
 
 #define DAY_S 86400
 #define SECOND_NS INT64_C(1000000000)
@@ -73,6 +76,43 @@ int quota_parse(enum quota quota, const char *text, uint64_t *ret) {
         return 0;
     }
     return -EINVAL;
+}
+
+/* Of a name that no quota has. */
+static int unknown(const char *name, char why[QUOTA_FAULT]) {
+    const char *names[QUOTA_N], *near;
+    auto_buf struct buf all = BUF_INIT, hint = BUF_INIT;
+
+    for (enum quota i = 0; i < QUOTA_N; i++) {
+        names[i] = kinds[i].name;
+        buf_printf(&all, "%s%s", i ? ", " : "", names[i]);
+    }
+    near = read_nearest(name, names, QUOTA_N);
+    if (near)
+        buf_printf(&hint, ": did you mean \"%s\"?", near);
+    (void)snprintf(why, QUOTA_FAULT, "there is no quota \"%.40s\"%s; the quotas are %s", name,
+        hint.data ? hint.data : "", all.data ? all.data : "");
+    return -EINVAL;
+}
+
+int quota_argument(
+    const char *text, enum quota *ret_quota, uint64_t *ret_value, char why[QUOTA_FAULT]) {
+    static const char *const forms[] = { [UNIT_COUNT] = "a whole number",
+        [UNIT_BYTES] = "a size such as 64G",
+        [UNIT_THOUSANDTHS] = "a number such as 1.5" };
+    const char *value = strchr(text, '=');
+    auto_free char *name = strndup(text, value ? (size_t)(value - text) : strlen(text));
+    enum quota quota = name ? quota_of_name(name) : QUOTA_N;
+
+    if (quota == QUOTA_N)
+        return unknown(name ? name : "", why);
+    if (!value || quota_parse(quota, value + 1, ret_value) < 0) {
+        (void)snprintf(why, QUOTA_FAULT, "%s=VALUE needs %s or none, not \"%.40s\"", name,
+            forms[kinds[quota].unit], value ? value + 1 : "");
+        return -EINVAL;
+    }
+    *ret_quota = quota;
+    return 0;
 }
 
 int quota_from_json(enum quota quota, const json_t *value, uint64_t *ret) {
@@ -208,6 +248,16 @@ static bool refuse(struct quota_use *use, struct quota_verdict *ret, struct quot
     use->refused.of[verdict.quota]++;
     *ret = verdict;
     return false;
+}
+
+bool quota_fits(const struct amounts *quotas, struct quota_use *use, const struct amounts *more,
+    struct quota_verdict *ret) {
+    for (enum quota i = 0; i < QUOTA_LEVELS; i++)
+        if (!level_fits(quotas, use, more, i))
+            return refuse(use, ret,
+                (struct quota_verdict){
+                    i, use->now.of[i], quotas->of[i], more->of[i] > quotas->of[i] ? -1 : 1 });
+    return true;
 }
 
 bool quota_take(const struct amounts *quotas, struct quota_use *use, const struct amounts *more,

@@ -59,7 +59,11 @@ enum quota quota_of_name(const char *name);
 /* Reads a value as users write it: a count, a size such as "64G" for memory and disk, a number with
  * at most three decimals for cpus and rate, "none". 0 or -EINVAL. */
 int quota_parse(enum quota quota, const char *text, uint64_t *ret);
-/* The same of JSON: a string or a number. */
+/* NAME=VALUE of a command line. 0, or -EINVAL with the reason. */
+#define QUOTA_FAULT 300
+int quota_argument(
+    const char *text, enum quota *ret_quota, uint64_t *ret_value, char why[QUOTA_FAULT]);
+/* As quota_parse, of JSON: a string or a number. */
 int quota_from_json(enum quota quota, const json_t *value, uint64_t *ret);
 /* A new reference; NULL for QUOTA_NONE. */
 json_t *quota_to_json(enum quota quota, uint64_t value);
@@ -71,6 +75,9 @@ struct amounts quota_least(const struct amounts *a, const struct amounts *b);
 /* Whether that much more of the levels may be had now. */
 bool quota_has_room(
     const struct amounts *quotas, const struct quota_use *use, const struct amounts *more);
+/* The same with the quota that forbids it; counts a refusal. */
+bool quota_fits(const struct amounts *quotas, struct quota_use *use, const struct amounts *more,
+    struct quota_verdict *ret);
 /* Takes `more`. False: a quota forbids it, nothing is taken, and *ret tells which. `now_ns` is of a
  * monotonic clock, `day_s` are seconds since 1970. `waits`: levels are not checked, except that
  * `more` alone must fit: quota_take_levels takes them later. */

@@ -9,6 +9,7 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "serve/admission.h"
 #include "serve/digits.h"
 #include "serve/e2b.h"
 #include "serve/engines.h"
@@ -72,6 +73,7 @@ static const struct route routes[] = {
     { "GET", "/v1/volumes/{volume}", TOKEN_HOST, BODY_JSON, no_keys, handle_volume },
     { "DELETE", "/v1/volumes/{volume}", TOKEN_HOST, BODY_JSON, no_keys, handle_volume_delete },
     { "POST", "/v1/imports", TOKEN_HOST, BODY_STREAM, no_keys, handle_import },
+    { "POST", "/v1/policies", TOKEN_RUN, BODY_JSON, NULL, handle_policy },
     { "POST", "/v1/runs", TOKEN_RUN, BODY_JSON, run_keys, handle_run },
     { "GET", "/v1/runs/{run}", TOKEN_RUN, BODY_JSON, no_keys, handle_run_get },
     { "DELETE", "/v1/runs/{run}", TOKEN_RUN, BODY_JSON, no_keys, handle_run_delete },
@@ -456,7 +458,27 @@ static bool read_body(struct exchange *exchange, struct http_request *request) {
     return !exchange->route->keys || exchange_knows(exchange, exchange->route->keys, no_keys);
 }
 
-static bool find_box(struct exchange *exchange) {
+/* A request to a sandbox wakes it, but for those that end it or tell of it. One that is counted
+ * wrongly is corrected by the next measurement (usage.c). */
+static bool may_wake(const struct route *route) {
+    static const char *const quiet[] = { "/stats", "/snapshots", "/execs", "/hibernate", "/notes",
+        "/network-log" };
+    const char *last = strrchr(route->path, '/');
+
+    if (!strcmp(route->method, "DELETE") || !strcmp(route->method, "PATCH") ||
+        (!strcmp(route->method, "GET") && !strcmp(route->path, BOX)))
+        return false;
+    for (size_t i = 0; i < ARRAY_SIZE(quiet); i++)
+        if (!strcmp(last, quiet[i]) && (strcmp(route->method, "POST") || i > 2))
+            return false;
+    return true;
+}
+
+static bool is_resting(const struct box *box) {
+    return box->resting.of[QUOTA_MEMORY] || box->resting.of[QUOTA_CPUS];
+}
+
+static bool look_up_box(struct exchange *exchange) {
     const char *path = exchange->route->path;
 
     /* SWE-ReX's requests make the sandbox that they name. */
@@ -471,6 +493,12 @@ static bool find_box(struct exchange *exchange) {
     exchange_problem(
         exchange, 404, "not_found", "there is no sandbox \"%.64s\"", exchange->parameters[0]);
     return false;
+}
+
+/* False: the answer is given. */
+static bool find_box(struct exchange *exchange) {
+    return look_up_box(exchange) && (!exchange->box || !is_resting(exchange->box) ||
+                                        !may_wake(exchange->route) || admission_wake(exchange));
 }
 
 /* SWE-ReX's clients name their requests by X-Request-ID. */
@@ -624,6 +652,11 @@ static void handle_ready(struct exchange *exchange) {
         exchange_problem(exchange, 503, "draining", "the server takes no new work");
     else if (!engines_ready(exchange->server))
         exchange_problem(exchange, 503, "engine_lost", "the server has no engine at the moment");
+    else if (exchange->server->tokens.fault[0])
+        exchange_answer(exchange, 200,
+            "{\"status\":\"ready\",\"tokens\":\"the tokens file is not valid; the tokens that were "
+            "read before stay valid\"}",
+            NULL);
     else
         exchange_answer(exchange, 200, "{\"status\":\"ready\"}", NULL);
 }

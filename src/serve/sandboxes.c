@@ -355,6 +355,7 @@ static void on_answered(struct rollbox_run *run, void *userdata) {
 }
 
 static bool changes_use(const struct route *route);
+static enum rollbox_call verb_call(const struct route *route);
 
 /* The same for calls that do something: 200. */
 static void on_done(struct rollbox_run *run, void *userdata) {
@@ -365,6 +366,8 @@ static void on_done(struct rollbox_run *run, void *userdata) {
         return;
     box_rename(exchange->server, exchange->tenant, answer);
     tell_change(exchange, answer);
+    if (verb_call(exchange->route) == ROLLBOX_CALL_HIBERNATE)
+        box_rest(exchange->box);
     if (changes_use(exchange->route))
         usage_measure(exchange->box);
     exchange_answer_json(exchange, 200, answer);
@@ -563,6 +566,10 @@ static const struct verb *verb_of(const struct route *route) {
         if (!strcmp(verbs[i].method, route->method) && !strcmp(verbs[i].suffix, suffix))
             return &verbs[i];
     return NULL;
+}
+
+static enum rollbox_call verb_call(const struct route *route) {
+    return verb_of(route)->call;
 }
 
 static bool changes_use(const struct route *route) {

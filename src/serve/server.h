@@ -42,6 +42,7 @@ struct tenant {
     struct list answers;    /* struct operation.in_answers, oldest first */
     unsigned n_operations;
     size_t answer_bytes;
+    uint64_t watched_bytes; /* that watchers of its sandboxes remember: e2b_watch.c */
 };
 
 /* What a sandbox used when it was measured last: usage.c. */
@@ -69,7 +70,9 @@ struct box {
     uint64_t number;                 /* random: never used again */
     bool is_detached;                /* it outlives the server's connection to its engine */
     struct box_measure measure;
-    struct amounts held;                /* of its tenant's quotas: the limits of its policy */
+    struct amounts held;                /* of its tenant's quotas: the limits of its policy, */
+    struct amounts resting;             /* but for what it gave back while it is hibernated */
+    int64_t roused_ns;                  /* when it took that again; 0: it has not */
     struct e2b_box *e2b;                /* what E2B's clients have of it; NULL: nothing */
     void (*forgotten)(struct box *box); /* frees that */
     struct box_trace *trace;            /* NULL: none */
@@ -290,6 +293,12 @@ struct box *box_unref(struct box *box);
 void box_forget(struct server *server, struct box *box);
 /* Ends the sandbox without waiting, and takes it out of the table. */
 void box_close(struct server *server, struct box *box);
+/* A hibernated sandbox holds no memory and processors of its tenant's quotas; one that is awake
+ * holds them again, even if the quotas are lower by now. */
+void box_rest(struct box *box);
+void box_rouse(struct box *box);
+/* What it holds when it is awake. */
+struct amounts box_limits(const struct box *box);
 bool box_name_ok(const char *name);
 void box_random_name(char name[SERVER_NAME_MAX + 1]);
 /* Puts clients' names where the engine's are. */
@@ -306,6 +315,10 @@ void policies_prepare(struct exchange *exchange, enum admission_kind kind,
 
 /* Whether the token's scopes allow this policy; false: the answer is given. */
 bool policies_allowed(struct exchange *exchange, const json_t *policy);
+
+/* ---- policy_check.c ---- */
+
+void handle_policy(struct exchange *exchange);
 
 /* ---- state.c: what outlives the server (--state) ---- */
 

@@ -20,11 +20,12 @@
 static const enum quota kept[] = { QUOTA_MEMORY, QUOTA_CPUS, QUOTA_DISK };
 
 static json_t *held_json(const struct box *box) {
+    const struct amounts limits = box_limits(box);
     json_t *held = json_object();
 
     for (size_t i = 0; i < ARRAY_SIZE(kept); i++)
         json_object_set_new(
-            held, quota_name(kept[i]), json_integer((json_int_t)box->held.of[kept[i]]));
+            held, quota_name(kept[i]), json_integer((json_int_t)limits.of[kept[i]]));
     return held;
 }
 

@@ -15,6 +15,7 @@
 #include "base/buf.h"
 #include "base/cleanup.h"
 #include "base/fd.h"
+#include "policy/read.h"
 #include "serve/ceiling.h"
 #include "serve/digits.h"
 #include "serve/tokens.h"
@@ -117,6 +118,40 @@ static int create(const struct arguments *arguments) {
     return status;
 }
 
+/* Whether the file says anything of the tenant, or has a token of it. False after a message. */
+static bool is_known(const struct arguments *arguments, const json_t *all) {
+    const json_t *rows = json_object_get(all, "tokens"), *row;
+    json_t *tenants = json_object_get(all, "tenants");
+    size_t room = json_array_size(rows) + json_object_size(tenants), n = 0, i;
+    const char **names = calloc(room + 1, sizeof *names), *name, *near = NULL;
+    bool found = false;
+    json_t *unused;
+
+    json_object_foreach(tenants, name, unused) {
+        if (names)
+            names[n++] = name;
+    }
+    json_array_foreach(rows, i, row) {
+        name = json_string_value(json_object_get(row, "tenant"));
+        if (names && name)
+            names[n++] = name;
+    }
+    for (i = 0; i < n; i++)
+        found = found || !strcmp(names[i], arguments->id);
+    if (!found && n)
+        near = read_nearest(arguments->id, names, n);
+    auto_buf struct buf hint = BUF_INIT;
+    if (near)
+        buf_printf(&hint, ": did you mean %s?", near);
+    if (!found)
+        fprintf(stderr,
+            "rollbox token: there is no tenant %s in %s%s; rollbox token ls lists the tokens with "
+            "their tenants\n",
+            arguments->id, arguments->file, hint.data ? hint.data : "");
+    free(names);
+    return found;
+}
+
 /* Changes what is given; prints all of it if nothing is. */
 static int tenant(const struct arguments *arguments) {
     auto_close int lock = -EBADF;
@@ -129,6 +164,12 @@ static int tenant(const struct arguments *arguments) {
     json_t *all = load(arguments->file, &lock), *tenants, *row, *quotas;
     if (!all)
         return 1;
+    bool changes =
+        json_object_size(arguments->quotas) || arguments->weight >= 0 || arguments->ceiling;
+    if (!changes && !is_known(arguments, all)) {
+        json_decref(all);
+        return 1;
+    }
     tenants = json_object_get(all, "tenants");
     if (!tenants)
         json_object_set_new(all, "tenants", tenants = json_object());
@@ -145,8 +186,6 @@ static int tenant(const struct arguments *arguments) {
         json_object_del(row, "ceiling");
     else if (arguments->ceiling)
         json_object_set(row, "ceiling", arguments->ceiling);
-    bool changes =
-        json_object_size(arguments->quotas) || arguments->weight >= 0 || arguments->ceiling;
     int status = 0;
     if (changes) {
         status = store(arguments->file, all);
@@ -204,17 +243,15 @@ static int remove_token(const struct arguments *arguments) {
 
 /* NAME=VALUE. The value is kept as it is written. */
 static bool take_quota(json_t *quotas, const char *text) {
-    auto_free char *name = strdup(text);
-    char *value = name ? strchr(name, '=') : NULL;
+    char why[QUOTA_FAULT];
+    enum quota quota;
     uint64_t number;
 
-    if (!value)
+    if (quota_argument(text, &quota, &number, why) < 0) {
+        fprintf(stderr, "rollbox token: --quota %.64s: %s\n", text, why);
         return false;
-    *value++ = '\0';
-    enum quota quota = quota_of_name(name);
-    if (quota == QUOTA_N || quota_parse(quota, value, &number) < 0)
-        return false;
-    json_object_set_new(quotas, name, json_string(value));
+    }
+    json_object_set_new(quotas, quota_name(quota), json_string(strchr(text, '=') + 1));
     return true;
 }
 
@@ -298,7 +335,8 @@ int tokens_main(int argc, char **argv) {
             ok = ok && number(optarg, &arguments.max_running);
             break;
         case 'q':
-            ok = ok && take_quota(arguments.quotas, optarg);
+            if (!take_quota(arguments.quotas, optarg))
+                return 2;
             break;
         case 'w':
             ok = ok && number(optarg, &arguments.weight) && arguments.weight >= 1 &&
@@ -321,9 +359,7 @@ int tokens_main(int argc, char **argv) {
         fprintf(stderr,
             "rollbox token: give --tokens FILE; --scope is run, net, host, admin or metrics; "
             "--expires, --max-sandboxes and --max-running are whole numbers; "
-            "--certificate is DNS:NAME, URI:NAME or email:NAME; --quota is "
-            "NAME=VALUE with sandboxes, running, queued, memory, cpus, disk, starts, "
-            "rate or burst; --weight is 1 to %d\n",
+            "--certificate is DNS:NAME, URI:NAME or email:NAME; --weight is 1 to %d\n",
             TOKEN_WEIGHT_MAX);
     else if (!strcmp(verb, "create") && !arguments.id)
         status = create(&arguments);

@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <jansson.h>
 #include <nettle/sha2.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -184,34 +185,78 @@ static int read_tenant(struct tokens *tokens, const char *name, const json_t *ro
     return read_quotas(json_object_get(row, "quota"), &rules->quotas);
 }
 
-int tokens_read(struct tokens *tokens) {
-    auto_buf struct buf text = BUF_INIT;
-    size_t i;
-    json_t *row;
+static int malformed(struct tokens *tokens, const char *what) {
+    (void)snprintf(tokens->fault, sizeof tokens->fault, "%s", what);
+    return -EBADMSG;
+}
 
-    forget_all(tokens);
-    tokens->generation++;
-    int r = fd_read_file(tokens->path, FILE_MAX, &text);
-    if (r < 0)
-        return r;
-    json_t *all = json_loadb(text.data ? text.data : "", text.length, 0, NULL);
+/* Reads all rows into empty lists. */
+static int read_all(struct tokens *tokens, const json_t *all) {
     const json_t *rows = json_object_get(all, "tokens");
-    json_t *tenants = json_object_get(all, "tenants");
+    json_t *tenants = json_object_get(all, "tenants"), *row;
     const char *name;
-    if (!json_is_array(rows) || (tenants && !json_is_object(tenants)))
-        r = -EBADMSG;
+    char what[64];
+    size_t i;
+
+    if (!json_is_array(rows))
+        return malformed(tokens, "it has no list \"tokens\"");
+    if (tenants && !json_is_object(tenants))
+        return malformed(tokens, "\"tenants\" is no object");
     json_object_foreach(tenants, name, row) {
-        if (r >= 0)
-            r = read_tenant(tokens, name, row);
+        int r = read_tenant(tokens, name, row);
+
+        (void)snprintf(what, sizeof what, "the tenant \"%.16s\" is not valid", name);
+        if (r < 0)
+            return r == -EBADMSG ? malformed(tokens, what) : r;
     }
     json_array_foreach(rows, i, row) {
-        if (r >= 0)
-            r = read_row(tokens, row);
+        int r = read_row(tokens, row);
+
+        (void)snprintf(what, sizeof what, "the row %zu of \"tokens\" is not valid", i + 1);
+        if (r < 0)
+            return r == -EBADMSG ? malformed(tokens, what) : r;
     }
-    json_decref(all);
-    if (r < 0)
+    return 0;
+}
+
+static void move_all(struct list *to, struct list *from) {
+    list_for_each(node, from) {
+        list_remove(node);
+        list_add_tail(to, node);
+    }
+}
+
+int tokens_read(struct tokens *tokens) {
+    struct tokens fresh = { .defaults = tokens->defaults };
+    auto_buf struct buf text = BUF_INIT;
+    json_error_t problem;
+
+    forget_all(&fresh);
+    if (!tokens->list.next)
         forget_all(tokens);
-    return MIN(r, 0);
+    int r = fd_read_file(tokens->path, FILE_MAX, &text);
+    if (r < 0)
+        (void)snprintf(tokens->fault, sizeof tokens->fault, "it cannot be read: %s", strerror(-r));
+    const char *content = text.data ? text.data : "";
+    json_t *all = r < 0 ? NULL : json_loadb(content, text.length, 0, &problem);
+    if (r >= 0 && !all)
+        (void)snprintf(
+            fresh.fault, sizeof fresh.fault, "line %d: %.120s", problem.line, problem.text);
+    if (r >= 0)
+        r = all ? read_all(&fresh, all) : -EBADMSG;
+    json_decref(all);
+    if (r < 0) {
+        forget_all(&fresh);
+        if (fresh.fault[0])
+            memcpy(tokens->fault, fresh.fault, sizeof tokens->fault);
+        return r;
+    }
+    forget_all(tokens);
+    move_all(&tokens->list, &fresh.list);
+    move_all(&tokens->tenants, &fresh.tenants);
+    tokens->fault[0] = '\0';
+    tokens->generation++;
+    return 0;
 }
 
 /* `at_once`: a token that is not known may be new. */
@@ -224,6 +269,7 @@ static void renew(struct tokens *tokens, bool at_once) {
     tokens->checked_ns = now;
     if (stat(tokens->path, &st) < 0) {
         forget_all(tokens);
+        tokens->fault[0] = '\0';
         tokens->generation++;
         memset(&tokens->seen, 0, sizeof tokens->seen);
         return;
@@ -233,7 +279,11 @@ static void renew(struct tokens *tokens, bool at_once) {
         st.st_mtim.tv_nsec == tokens->seen.st_mtim.tv_nsec)
         return;
     tokens->seen = st;
-    (void)tokens_read(tokens);
+    if (tokens_read(tokens) < 0)
+        fprintf(stderr,
+            "rollbox-serve: the tokens file %s is not valid: %s; the tokens that were read before "
+            "stay valid until it is mended\n",
+            tokens->path, tokens->fault);
 }
 
 static bool same(const unsigned char a[32], const unsigned char b[32]) {

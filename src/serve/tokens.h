@@ -15,7 +15,8 @@
  * (ceiling.h).
  *
  * The server reads the file again when it has changed, at most once a second, so a removed token is
- * refused within a second.
+ * refused within a second. While the file is malformed, what was read last stays valid: an
+ * operator's mistake must not end the requests of all tenants. A file that is gone has no tokens.
  */
 #ifndef ROLLBOX_SERVE_TOKENS_H
 #define ROLLBOX_SERVE_TOKENS_H
@@ -60,8 +61,11 @@ struct tenant_rules {
     json_t *ceiling; /* NULL: none */
 };
 
+#define TOKENS_FAULT 200
+
 struct tokens {
-    const char *path; /* NULL: no token is valid */
+    const char *path;         /* NULL: no token is valid */
+    char fault[TOKENS_FAULT]; /* of the file as it is now; "": none */
     struct list list, tenants;
     struct amounts defaults; /* quotas of tenants of which nothing else is said: --quota */
     struct stat seen;
@@ -69,7 +73,8 @@ struct tokens {
     int64_t checked_ns;
 };
 
-/* 0, or -errno if the file cannot be read or is malformed: then no token is valid. */
+/* 0, or -errno if the file cannot be read or is malformed, which `fault` describes: then the tokens
+ * stay as they were. */
 int tokens_read(struct tokens *tokens);
 /* The token of an Authorization header; NULL: none is valid. Compares in constant time. */
 const struct token *tokens_find(struct tokens *tokens, const char *authorization);

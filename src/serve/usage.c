@@ -234,6 +234,15 @@ static const char *state_of(const json_t *row) {
     return states[0];
 }
 
+/* A request that wakes the sandbox has taken its part of the quotas already, while the sandbox may
+ * still be hibernated for a moment. */
+static void note_sleep(struct box *box, bool is_asleep, int64_t now) {
+    if (!is_asleep && !box->roused_ns)
+        box_rouse(box);
+    else if (is_asleep && now - box->roused_ns > (int64_t)USAGE_STEP_S * 1000000000)
+        box_rest(box);
+}
+
 static void measure(struct box *box, const json_t *row) {
     struct box_measure *last = &box->measure;
     int64_t now = clock_now_ns();
@@ -250,6 +259,7 @@ static void measure(struct box *box, const json_t *row) {
         more.cpu_ms = cpu_ms >= last->cpu_ms ? cpu_ms - last->cpu_ms : cpu_ms;
     last->cpu_ms = cpu_ms;
     double disk_gib_s = (double)last->disk_bytes / GIB * seconds;
+    note_sleep(box, !strcmp(last->state, "asleep"), now);
     if (!strcmp(last->state, "asleep")) {
         more.hibernated_s = seconds;
         more.snapshot_gib_s = disk_gib_s;

@@ -17,16 +17,12 @@ CPUS = os.cpu_count()  # which a sandbox without max_cpu may use
 
 def tenant(server, name, *quotas, arguments=()):
     """A token of a tenant with these quotas ("memory=1G")."""
-    done = server.who.rollbox(
-        "token",
-        "tenant",
-        "--tokens",
-        server.tokens,
-        *[word for quota in quotas for word in ("--quota", quota)],
-        *arguments,
-        name,
-    )
-    assert done.returncode == 0, done.stderr
+    given = [word for quota in quotas for word in ("--quota", quota)]
+    given += arguments
+    if given:
+        words = ("token", "tenant", "--tokens", server.tokens, *given, name)
+        done = server.who.rollbox(*words)
+        assert done.returncode == 0, done.stderr
     token = server.new_token(name)
     # The first request with a token that is not known makes the server read the file.
     until(lambda: server.call("GET", "/v1/sandboxes", token=token)[0] == 200)
@@ -449,3 +445,35 @@ def test_token_that_ends_ends_its_streams(server, how):
         while kept.recv(65536):
             pass
     kept.close()
+
+
+def test_hibernated_sandbox_counts_in_disk_and_sandboxes_alone(server):
+    token = tenant(server, "sleeps", "memory=64M", f"cpus={CPUS}", "sandboxes=3")
+    assert create(server, token, name="a")[0] == 201
+    refused(create(server, token), "memory", 64 << 20, 64 << 20)
+    assert server.call("POST", "/v1/sandboxes/a/hibernate", {}, token=token)[0] == 200
+    used = server.call("GET", "/v1/quota", token=token)[1]["current"]
+    assert (used["memory"], used["cpus"], used["sandboxes"]) == (0, 0, 1)
+    assert used["disk"] == 32 << 20
+    assert create(server, token, name="b")[0] == 201
+    # Each request that would wake it needs the room again.
+    for method, path, body in (
+        ("POST", "wake", {}),
+        ("POST", "execs", {"argv": ["true"]}),
+        ("GET", "files/tmp?list=1", None),
+        ("POST", "fork", {}),
+    ):
+        refused(
+            server.call(method, f"/v1/sandboxes/a/{path}", body, token=token),
+            "memory",
+            64 << 20,
+            64 << 20,
+        )
+    assert server.call("GET", "/v1/sandboxes/a", token=token)[1]["state"] == "asleep"
+    assert server.call("DELETE", "/v1/sandboxes/b", token=token)[0] == 204
+    assert server.call("POST", "/v1/sandboxes/a/wake", {}, token=token)[0] == 200
+    refused(create(server, token), "memory", 64 << 20, 64 << 20)
+    assert server.call("POST", "/v1/sandboxes/a/hibernate", {}, token=token)[0] == 200
+    assert server.call("DELETE", "/v1/sandboxes/a", token=token)[0] == 204
+    used = server.call("GET", "/v1/quota", token=token)[1]["current"]
+    assert (used["memory"], used["cpus"], used["sandboxes"], used["disk"]) == (0, 0, 0, 0)

@@ -206,7 +206,7 @@ class Policy:
         gpus: "none", "all" or numbers, [0, 2], of the CDI file of nvidia.com/gpu.
         tmpfs: Empty private directories: {"/scratch": "64M"}, {"/run": None}, or with options
             {"/scratch": {"size": "64M", "mode": "0700", "exec": False}}.
-        shm_size: What /dev/shm has room for at least.
+        shm_size: The least space of /dev/shm.
         ulimits: Limits of each process: {"nofile": 65536, "stack": "8388608:unlimited"}.
 
     Raises:
