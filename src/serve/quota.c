@@ -90,8 +90,10 @@ static int unknown(const char *name, char why[QUOTA_FAULT]) {
     near = read_nearest(name, names, QUOTA_N);
     if (near)
         buf_printf(&hint, ": did you mean \"%s\"?", near);
-    (void)snprintf(why, QUOTA_FAULT, "there is no quota \"%.40s\"%s; the quotas are %s", name,
-        hint.data ? hint.data : "", all.data ? all.data : "");
+    buf_printf(&hint, "; the quotas are ");
+    buf_add(&hint, all.data, all.length);
+    (void)snprintf(
+        why, QUOTA_FAULT, "there is no quota \"%.40s\"%s", name, hint.data ? hint.data : "");
     return -EINVAL;
 }
 
