@@ -45,7 +45,7 @@ _rollbox() {
         ;;
     image)
         if ((CURRENT == 3)); then
-            compadd -- import pull push export ls build rm inspect show
+            compadd -- import pull push export commit ls build rm inspect show
             return
         fi
         command="$command $words[3]" first=3
@@ -908,6 +908,15 @@ _rollbox() {
             '*-h[print this help]' \
             '*--help[print this help]' \
             ':name:_rollbox_images'
+        ;;
+    'image commit')
+        _arguments -s -S \
+            '*--from=[a snapshot (default\: the present state)]:SNAPSHOT:_rollbox_snapshots' \
+            '*--json[print the result as one JSON object]' \
+            '*--socket=[the shared engine'\''s socket; --engine is the same (default\: see rollbox engine start --help)]:PATH:_files' \
+            '*-h[print this help]' \
+            '*--help[print this help]' \
+            ':file:_files'
         ;;
     'image ls')
         _arguments -s -S \

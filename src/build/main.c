@@ -2,6 +2,7 @@
 /*
  * rollbox-build: builds an image from a Dockerfile. `rollbox image build` executes this program
  * with the options of its own command line. --policy-text is the policy that these options make.
+ * `rollbox image commit` executes it with --sandbox.
  */
 #include <errno.h>
 #include <jansson.h>
@@ -17,6 +18,7 @@
 #include "base/error.h"
 #include "base/utf8.h"
 #include "build/build.h"
+#include "build/commit.h"
 #include "store/fault.h"
 
 #define EXIT_ERROR 125
@@ -24,6 +26,7 @@
 struct arguments {
     const char *program;
     struct build_options build;
+    const char *sandbox, *from; /* image commit: instead of a build */
     bool json;
 };
 
@@ -146,6 +149,10 @@ static int set_option(
         build->authfile = value;
     else if (strcmp(name, "target") == 0)
         build->target = value;
+    else if (strcmp(name, "sandbox") == 0)
+        arguments->sandbox = value;
+    else if (strcmp(name, "from") == 0)
+        arguments->from = value;
     else if (strcmp(name, "engine") == 0)
         build->socket = value;
     else if (strcmp(name, "build-arg") == 0)
@@ -202,7 +209,7 @@ static int parse(int argc, char **argv, struct arguments *arguments, struct roll
             r = refuse(error, "unknown argument", word);
         }
     }
-    if (r == 0 && !arguments->build.context)
+    if (r == 0 && !arguments->build.context && !arguments->sandbox)
         r = refuse(error, "the context is missing", "give a directory, or - for none");
     return r;
 }
@@ -255,7 +262,10 @@ int main(int argc, char **argv) {
     umask(0077);
     fault_init();
     int r = parse(argc, argv, &arguments, &error);
-    if (r == 0)
+    if (r == 0 && arguments.sandbox)
+        r = commit_image(arguments.build.socket, arguments.sandbox, arguments.from,
+            arguments.build.tag, &result, &error);
+    else if (r == 0)
         r = build_image(&arguments.build, &result, &error);
     int status = r < 0 ? print_failure(&arguments, &error) : print_result(&arguments, result);
     json_decref(result);

@@ -10,7 +10,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
-#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,15 +20,12 @@
 #include "base/buf.h"
 #include "base/cleanup.h"
 #include "base/error.h"
+#include "build/changes.h"
 #include "build/source.h"
 #include "build/ssh_agent.h"
 #include "store/files.h"
 
 #define MAX_OUTPUT (1ll << 40)
-
-/* Mount points that the engine makes if the image lacks them. The layer must not contain them. */
-static const char *const mount_points[] = { "etc/hosts", "etc/hostname", "etc/resolv.conf", "dev",
-    "proc", "sys" };
 
 static int out_of_memory(struct rollbox_error *error) {
     return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "build", "out of memory");
@@ -241,21 +237,17 @@ static int run_command(struct runner *runner, const struct run_step *step,
 
 /* ---- the layer ---- */
 
-struct exporting {
-    struct rollbox_sandbox *sandbox;
-    int to;
-    int r;
-    struct rollbox_error error;
+/* What add_exported_layers needs besides the archive. */
+struct taking {
+    int store;
+    struct layer_list *layers;
+    struct layer_exclusions exclusions;
 };
 
-static void *export_thread(void *context) {
-    struct exporting *exporting = context;
-    char path[32];
+static int take_layers(void *context, int archive, struct rollbox_error *error) {
+    const struct taking *taking = context;
 
-    snprintf(path, sizeof path, "/proc/self/fd/%d", exporting->to);
-    exporting->r = rollbox_export(exporting->sandbox, NULL, path, &exporting->error);
-    close_fd(&exporting->to);
-    return NULL;
+    return add_exported_layers(taking->store, taking->layers, archive, &taking->exclusions, error);
 }
 
 /* Adds the parent directories that the image lacks, the deepest first. */
@@ -283,8 +275,8 @@ static int list_left_out(const struct run_step *step, const struct ssh_agent *ag
     const struct layer_list *layers, struct words *left_out) {
     int r = 0;
 
-    for (size_t i = 0; r == 0 && i < ARRAY_SIZE(mount_points); i++)
-        r = words_add(left_out, mount_points[i], strlen(mount_points[i]));
+    for (size_t i = 0; r == 0 && layer_mount_points[i]; i++)
+        r = words_add(left_out, layer_mount_points[i], strlen(layer_mount_points[i]));
     for (size_t i = 0; r == 0 && i < step->n_files; i++)
         r = add_made_directories(layers, step->files[i].path, left_out);
     for (size_t i = 0; r == 0 && i < step->mounts.n; i++)
@@ -299,47 +291,24 @@ static int list_left_out(const struct run_step *step, const struct ssh_agent *ag
     return r;
 }
 
-/* The export runs in a thread, because the pipe must be read at the same time. */
 static int add_changes(struct runner *runner, const struct run_step *step,
     const struct ssh_agent *agent, struct rollbox_sandbox *sandbox, struct layer_list *layers,
     struct rollbox_error *error) {
-    struct exporting exporting = { .sandbox = sandbox };
     struct words left_out = { 0 };
-    pthread_t thread;
-    int ends[2];
-
-    if (pipe2(ends, O_CLOEXEC) < 0)
-        return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, errno, "build",
-            "cannot make a pipe: %s", strerror(errno));
-    auto_close int from = ends[0];
-    exporting.to = ends[1];
-    (void)fcntl(from, F_SETPIPE_SZ, 1 << 20);
     int r = list_left_out(step, agent, layers, &left_out);
-    if (r < 0) {
-        close_fd(&exporting.to);
-        words_done(&left_out);
-        return out_of_memory(error);
+
+    if (r == 0) {
+        struct taking taking = { runner->store, layers,
+            { .if_empty = (const char *const *)left_out.list,
+                .n_if_empty = left_out.n,
+                .dropped = (const char *const *)step->dropped.list,
+                .n_dropped = step->dropped.n } };
+
+        r = changes_read(sandbox, NULL, take_layers, &taking, error);
+    } else {
+        r = out_of_memory(error);
     }
-    r = pthread_create(&thread, NULL, export_thread, &exporting);
-    if (r) {
-        close_fd(&exporting.to);
-        words_done(&left_out);
-        return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, r, "build",
-            "cannot start a thread: %s", strerror(r));
-    }
-    const struct layer_exclusions exclusions = { .if_empty = (const char *const *)left_out.list,
-        .n_if_empty = left_out.n,
-        .dropped = (const char *const *)step->dropped.list,
-        .n_dropped = step->dropped.n };
-    r = add_exported_layers(runner->store, layers, from, &exclusions, error);
     words_done(&left_out);
-    close_fd(&from);
-    pthread_join(thread, NULL);
-    if (exporting.r < 0 && exporting.error.code &&
-        (r == 0 || exporting.error.error_number != EPIPE)) {
-        *error = exporting.error;
-        return exporting.r;
-    }
     return r;
 }
 

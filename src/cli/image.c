@@ -9,6 +9,7 @@
 #include "base/cleanup.h"
 #include "cli/cli.h"
 #include "cli/policy.h"
+#include "cli/session.h"
 #include "cli/store_program.h"
 
 /* Becomes rollbox-build, with the policy that the options make. */
@@ -44,6 +45,37 @@ static int become_build(const struct options *options) {
         strerror(errno));
 }
 
+/* Becomes rollbox-build, which reads the sandbox's changes. */
+static int become_commit(const struct options *options) {
+    struct rollbox_sandbox *sandbox = NULL;
+    struct rollbox_engine *engine = NULL;
+    const char *from = options_text(options, OPTION_FROM);
+    auto_free char *socket = NULL;
+    char *argv[8] = { (char *)(uintptr_t) "rollbox image commit" };
+    size_t n = 1;
+
+    int status = session_socket(options, &socket);
+    /* Errors about the engine have hints of the command line. */
+    if (status == 0)
+        status = session_open(options, &engine, &sandbox);
+    if (status)
+        return status;
+    rollbox_sandbox_free(sandbox);
+    rollbox_engine_close(engine);
+    if (asprintf(&argv[n++], "--sandbox=%s", options->rest[0]) < 0 ||
+        asprintf(&argv[n++], "--tag=%s", options->rest[1]) < 0 ||
+        asprintf(&argv[n++], "--engine=%s", socket) < 0 ||
+        (from && asprintf(&argv[n++], "--from=%s", from) < 0))
+        return cli_fail(options, "out of memory");
+    if (options_has(options, OPTION_JSON))
+        argv[n++] = (char *)(uintptr_t) "--json";
+    store_program_execute_as("rollbox-build", argv);
+    return cli_fail(options,
+        "rollbox-build cannot be started: %s; it belongs beside rollbox or into its libexec "
+        "directory",
+        strerror(errno));
+}
+
 int cmd_image(const struct options *options) {
     switch (options->command->bit) {
     case COMMAND_IMPORT:
@@ -58,6 +90,8 @@ int cmd_image(const struct options *options) {
         return cli_become_store(options, "export-image");
     case COMMAND_IMAGE_INSPECT:
         return cli_become_store(options, "inspect");
+    case COMMAND_IMAGE_COMMIT:
+        return become_commit(options);
     case COMMAND_IMAGE_BUILD:
         return become_build(options);
     case COMMAND_IMAGE_LS:

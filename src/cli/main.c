@@ -248,7 +248,9 @@ static const struct command commands[] = {
         "Its processes are killed; those of the snapshot are restored.\n", COMMAND_DISCARD, 1, 1,
         cmd_sandbox, 0 },
     { "export", "NAME FILE", "write a snapshot to one file",
-        "With --live, a hibernated sandbox is not woken.\n", COMMAND_EXPORT, 2, 2, cmd_sandbox, 0 },
+        "The files of a sandbox with an image include the image; rollbox import makes an image of "
+        "them. With --live, a hibernated sandbox is not woken.\n",
+        COMMAND_EXPORT, 2, 2, cmd_sandbox, 0 },
     { "import", "FILE", "import an exported snapshot into the store, for --image snapshot:NAME",
         "An export with processes becomes the hibernated sandbox NAME of the engine on --socket; "
         "any call there wakes it.\n"
@@ -282,6 +284,11 @@ static const struct command commands[] = {
         "oci-archive:FILE, with :TAG, say so.\n"
         "Example: rollbox image export python:mine python.tar && podman load -i python.tar\n",
         COMMAND_IMAGE_EXPORT, 2, 2, cmd_image, 0 },
+    { "image commit", "NAME IMAGE", "make an image of a sandbox that has an image",
+        "The new image has the layers of the sandbox's image, its changes, and the configuration "
+        "of the sandbox's image. Volumes and paths of the host are no part of it.\n"
+        "Example: rollbox image commit NAME python:mine && rollbox image push python:mine\n",
+        COMMAND_IMAGE_COMMIT, 2, 2, cmd_image, 0 },
     { "image ls", "", "list the images and snapshots of the store", NULL, COMMAND_IMAGE_LS, 0, 0,
         cmd_image, 0 },
     { "image build", "CONTEXT", "build an image from a Dockerfile",

@@ -34,7 +34,7 @@
         COMMAND_HIBERNATE | COMMAND_WAKE | COMMAND_SNAPSHOT | COMMAND_FORK | COMMAND_RESTORE |     \
         COMMAND_RESET | COMMAND_TREE | COMMAND_DIFF | COMMAND_COMMIT | COMMAND_DISCARD |           \
         COMMAND_EXPORT | COMMAND_CP | COMMAND_FORWARD | TEMPLATE_COMMANDS | STATE_COMMANDS |       \
-        COMMAND_NET_LOG | COMMAND_NET_SET | COMMAND_PORT)
+        COMMAND_NET_LOG | COMMAND_NET_SET | COMMAND_PORT | COMMAND_IMAGE_COMMIT)
 #define SOCKET_COMMANDS                                                                            \
     (COMMAND_ENGINE_START | COMMAND_ENGINE_STATUS | COMMAND_ENGINE_STOP | COMMAND_DEBUG_DUMP |     \
         SESSION_COMMANDS)
@@ -191,7 +191,8 @@ const struct option option_table[] = {
         "another name for the snapshot, beside its id" },
     { OPTION_FORKS, 'n', "count", "N", OPTION_COUNT, COMMAND_FORK | COMMAND_RESTORE, NULL,
         "how many sandboxes to make (default 1)" },
-    { OPTION_FROM, 0, "from", "SNAPSHOT", OPTION_TEXT, COMMAND_FORK | COMMAND_EXPORT, NULL,
+    { OPTION_FROM, 0, "from", "SNAPSHOT", OPTION_TEXT,
+        COMMAND_FORK | COMMAND_EXPORT | COMMAND_IMAGE_COMMIT, NULL,
         "a snapshot (default: the present state)" },
     { OPTION_LIVE, 0, "live", NULL, OPTION_FLAG, COMMAND_EXPORT, NULL,
         "export the processes too; rollbox import makes a hibernated sandbox of it" },

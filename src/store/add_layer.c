@@ -144,7 +144,8 @@ static int add_owner(void *context, const struct files_entry *entry, struct roll
     digest_add_sized(context, entry->path, entry->path_length);
     digest_add_u64(context, (uint64_t)owner.uid << 32 | owner.gid);
     digest_add_u64(context, owner.mode);
-    if (!S_ISDIR(entry->st.st_mode)) {
+    /* A deletion's time is that of its unpacking. */
+    if (!S_ISDIR(entry->st.st_mode) && !S_ISCHR(entry->st.st_mode)) {
         digest_add_u64(context, (uint64_t)entry->st.st_mtim.tv_sec);
         digest_add_u64(context, (uint64_t)entry->st.st_mtim.tv_nsec);
     }
@@ -479,6 +480,142 @@ int add_exported_layers(int store, struct layer_list *list, int archive,
             r = publish_layer(&work, directory, list, error);
         r = MIN(r, 0);
     }
+    parser_process_end(&worker);
+    json_decref(manifest);
+    work_done(&work);
+    return r;
+}
+
+/* ---- a sandbox as an image ---- */
+
+const char *const layer_mount_points[] = { "etc/hosts", "etc/hostname", "etc/resolv.conf", "dev",
+    "proc", "sys", NULL };
+
+/* The manifest of the image that the sandbox has, as the store had it. */
+static int read_image(
+    const json_t *manifest, struct manifest *ret_image, struct rollbox_error *error) {
+    auto_free char *text = json_dumps(json_object_get(manifest, "image"), JSON_COMPACT);
+    int r = text ? manifest_parse(text, strlen(text), MANIFEST_IMAGE, ret_image, error) : -EBADMSG;
+
+    return r == -EBADMSG ? error_set(error, ROLLBOX_ERR_DAMAGED, EBADMSG, "import",
+                               "the export does not say which image the sandbox has")
+                         : r;
+}
+
+/* The layers of the image are in the store, from which the sandbox has them. */
+static int list_stored(
+    int store, const struct manifest *image, struct layer_list *list, struct rollbox_error *error) {
+    int r = 0;
+
+    for (size_t i = 0; r == 0 && i < image->n_layers; i++) {
+        auto_free char *path = NULL;
+        int lock = -EBADF, fd = -EBADF;
+
+        auto_free char *damage = store_layer_damage(store, image->layers[i]);
+        if (damage || store_layer_lock(store, image->layers[i], &lock) < 0)
+            return error_set(error, ROLLBOX_ERR_NOT_FOUND, ENOENT, "import",
+                "layer %.12s of the image %s is %s; the export has only the sandbox's changes, "
+                "because it was written to a pipe: export it to a file, or pull the image first",
+                image->layers[i], image->name, damage ? damage : "not in the store");
+        if (asprintf(&path, "layers/%s/fs", image->layers[i]) < 0) {
+            close(lock);
+            return out_of_memory(error);
+        }
+        fd = openat(store, path, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+        r = list_add(list, image->layers[i], fd < 0 ? -errno : fd, lock);
+        if (r < 0)
+            return fail_store(error, r, "open a layer of the image");
+    }
+    return 0;
+}
+
+/* Makes layer `i` of the export the next one of the image. */
+static int add_part(const struct work *work, size_t i, bool is_root, const char *part,
+    struct layer_list *list, struct rollbox_error *error) {
+    const struct layer_exclusions exclusions = { .if_empty = layer_mount_points,
+        .n_if_empty = ARRAY_SIZE(layer_mount_points) - 1 };
+    char directory[24];
+    int r = 0;
+
+    snprintf(directory, sizeof directory, "L%zu", i);
+    if (!is_root)
+        r = use_part(work, directory, part, &exclusions, error);
+    return r == 0 ? publish_layer(work, directory, list, error) : MIN(r, 0);
+}
+
+static int describe_image(int store, const char *name, const struct layer_list *list,
+    size_t n_known, json_t **ret_json, struct rollbox_error *error) {
+    uint64_t bytes = 0, files = 0;
+
+    for (size_t i = n_known; i < list->n; i++) {
+        struct layer_meta meta;
+
+        if (layer_meta_read(store, list->ids[i], &meta) < 0)
+            continue;
+        bytes += meta.tree.bytes;
+        files += meta.tree.files;
+    }
+    *ret_json = json_pack("{s:s, s:s, s:I, s:I, s:I, s:I}", "name", name, "kind", "image", "layers",
+        (json_int_t)list->n, "new_layers", (json_int_t)(list->n - n_known), "bytes",
+        (json_int_t)bytes, "files", (json_int_t)files);
+    return *ret_json ? 0 : out_of_memory(error);
+}
+
+int add_exported_image(const struct work *work, const json_t *manifest, const char *name,
+    json_t **ret_json, struct rollbox_error *error) {
+    const json_t *rows = json_object_get(manifest, "layers"), *row;
+    const char *part = root_part(manifest);
+    struct layer_list list = { 0 };
+    struct manifest image = { 0 };
+    size_t i, n_known;
+    int r = read_image(manifest, &image, error);
+
+    if (r < 0)
+        return r;
+    if (!part)
+        r = error_set(error, ROLLBOX_ERR_DAMAGED, EBADMSG, "import",
+            "the export does not have the root of the sandbox");
+    if (r == 0 && !json_is_true(json_object_get(json_array_get(rows, 0), "root")))
+        r = list_stored(work->store, &image, &list, error);
+    n_known = list.n;
+    json_array_foreach(rows, i, row) if (r == 0) r =
+        add_part(work, i, json_is_true(json_object_get(row, "root")), part, &list, error);
+    /* The manifest is of other layers now. */
+    manifest_strings_free(image.layers);
+    image.layers = NULL;
+    free(image.name);
+    image.name = NULL;
+    if (image.reference)
+        image.reference[0] = '\0';
+    if (image.digest)
+        image.digest[0] = '\0';
+    if (r == 0)
+        r = add_image(work->store, name, &list, &image, error);
+    if (r == 0)
+        r = describe_image(work->store, name, &list, n_known, ret_json, error);
+    layer_list_done(&list);
+    manifest_done(&image);
+    return r;
+}
+
+int add_committed_image(
+    int store, int archive, const char *name, json_t **ret_json, struct rollbox_error *error) {
+    struct taking taking = { .archive = archive };
+    struct parser_process worker = WORKER_NONE;
+    struct work work = WORK_NONE;
+    json_t *manifest = NULL;
+    int r = work_begin(store, &work, error);
+
+    if (r < 0)
+        return r;
+    taking.work = work.fd;
+    r = parser_process_start(take_in_child, &taking, &worker, &manifest, error);
+    if (r == 0 && !json_object_get(manifest, "image"))
+        r = error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments",
+            "the sandbox has no image, so its files are no image; rollbox export writes them to a "
+            "file");
+    if (r == 0)
+        r = add_exported_image(&work, manifest, name, ret_json, error);
     parser_process_end(&worker);
     json_decref(manifest);
     work_done(&work);

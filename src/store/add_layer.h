@@ -17,6 +17,7 @@
 #include <rollbox/rollbox.h>
 
 #include "store/job.h"
+#include "store/layer.h"
 #include "store/manifest.h"
 #include "store/store.h"
 #include "store/unpack.h"
@@ -63,6 +64,22 @@ struct layer_exclusions {
  * `archive`. */
 int add_exported_layers(int store, struct layer_list *list, int archive,
     const struct layer_exclusions *exclusions, struct rollbox_error *error);
+
+/* Places at which the engine mounts something. It makes those that an image lacks, and the layers
+ * of a sandbox must not have them. Relative to the root; NULL at the end. */
+extern const char *const layer_mount_points[];
+
+/* Publishes the image that an unpacked export of a sandbox with an image is: `work` has its layers
+ * as L0/fs, L1/fs and so on, and `manifest` says which image the sandbox has. The configuration is
+ * that of the image. Layers of the image that the export does not have are those of the store.
+ * *ret_json: {"name", "kind", "layers", "new_layers", "bytes", "files"}. Errors: NOT_FOUND (the
+ * store does not have the image's layers), DAMAGED. */
+int add_exported_image(const struct work *work, const json_t *manifest, const char *name,
+    json_t **ret_json, struct rollbox_error *error);
+
+/* The same, read from `archive`, a pipe to which the sandbox is exported (VERB_EXPORT). */
+int add_committed_image(
+    int store, int archive, const char *name, json_t **ret_json, struct rollbox_error *error);
 
 /* Publishes an image of these layers in place of one of the same name. Borrows the manifest, whose
  * name and layers are filled in. */

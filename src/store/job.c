@@ -109,6 +109,9 @@ int job_read(int fd, struct job *ret_job, struct rollbox_error *error) {
     job.many = json_is_true(json_object_get(job.root, "many"));
     job.n_stored = (size_t)json_integer_value(json_object_get(job.root, "stored"));
     job.stored_ids = (uint32_t)json_integer_value(json_object_get(job.root, "stored_ids"));
+    job.image = json_object_get(job.root, "image");
+    job.n_root = (size_t)json_integer_value(json_object_get(job.root, "root_layers"));
+    job.owner = (uint32_t)json_integer_value(json_object_get(job.root, "owner"));
     job.force = json_is_true(json_object_get(job.root, "force"));
     job.kept = json_is_integer(json_object_get(job.root, "kept"))
                    ? (int)json_integer_value(json_object_get(job.root, "kept"))

@@ -44,6 +44,12 @@ struct job {
     bool many;       /* of a sandbox of many users: the layers' owners are its ids, */
     size_t n_stored; /* of the first layers, which are the store's, ids begin at `stored_ids` */
     uint32_t stored_ids;
+    /* export: the manifest of the image that the sandbox's root is made of; NULL: none. The first
+     * layers, n_root, are the image's, and each of them is the root itself. `owner` is the id of
+     * changed files in a sandbox of one user. */
+    json_t *image;
+    size_t n_root;
+    uint32_t owner;
     int kept; /* commit: a socket that gets the directories that were replaced, instead of their
                  being removed; -EBADF */
     uint64_t max_changes, max_digested; /* diff: how many are listed, and bytes of files read for

@@ -29,6 +29,7 @@
 
 #include "base/cleanup.h"
 #include "base/error.h"
+#include "store/add_layer.h"
 #include "store/confine.h"
 #include "store/digest.h"
 #include "store/fault.h"
@@ -81,9 +82,11 @@ static void add_capability(const struct export *export, int fd, struct archive_e
     char value[CAPABILITY_IN_NAMESPACE_BYTES];
     uint32_t root;
 
-    if (!export->job->many)
+    if (!export->job->many && !export->job->image)
         return;
-    const ssize_t n = fgetxattr(fd, XATTR_CAPABILITY, value, sizeof value);
+    ssize_t n = fgetxattr(fd, XATTR_CAPABILITY, value, sizeof value);
+    if (n < 0 && !export->job->many) /* of an ordinary user's store */
+        n = fgetxattr(fd, XATTR_KEPT_CAPABILITY, value, sizeof value);
     if (!export->id_base && n == CAPABILITY_OF_HOST_BYTES && value[3] == 2)
         archive_entry_xattr_add_entry(to, XATTR_CAPABILITY, value, CAPABILITY_OF_HOST_BYTES);
     if (!export->id_base || n != CAPABILITY_IN_NAMESPACE_BYTES)
@@ -178,6 +181,18 @@ static bool is_part(const void *context, const char *name) {
     return false;
 }
 
+/* The owner of a change in a sandbox of one user: that user, unless an ordinary user's store has
+ * recorded an owner of the image's file. */
+static void own_change(
+    const struct export *export, int fd, const struct files_entry *entry, struct owner *ret_owner) {
+    const bool is_top = !strchr(entry->path, '/'); /* the layer, or the root of the sandbox */
+    char text[64];
+
+    files_image_owner(fd, &entry->st, ret_owner);
+    if (fd < 0 || fgetxattr(fd, XATTR_OWNER, text, sizeof text) < 0)
+        ret_owner->uid = ret_owner->gid = is_top ? 0 : export->job->owner;
+}
+
 static int export_visit(
     void *context, const struct files_entry *entry, struct rollbox_error *error) {
     struct export *export = context;
@@ -193,7 +208,9 @@ static int export_visit(
     (void)error;
     if (files_is_left_out(&entry->st))
         return 0;
-    if (entry->path_length && !strchr(entry->path, '/') && !is_part(export->job, entry->name))
+    const bool is_root = export->layer < export->job->n_root;
+    if (!is_root && entry->path_length && !strchr(entry->path, '/') &&
+        !is_part(export->job, entry->name))
         return FILES_SKIP;
     struct archive_entry *to = archive_entry_new();
     buf_printf(&name, "%zu/%s", export->layer, entry->path);
@@ -215,8 +232,11 @@ static int export_visit(
     archive_entry_copy_pathname(to, name.data);
     archive_entry_set_size(to, 0);
     archive_entry_set_uname(to, NULL);
+    const bool exact = export->job->many || export->job->image;
     if (export->job->many)
         files_owner(attributes, &entry->st, &owner);
+    else if (export->job->image && !is_root)
+        own_change(export, attributes, entry, &owner);
     else
         files_image_owner(attributes, &entry->st, &owner);
     archive_entry_set_uid(to, inner_id(export, owner.uid));
@@ -225,7 +245,7 @@ static int export_visit(
     if (target)
         archive_entry_copy_symlink(to, target);
     if (r == 0 && attributes >= 0 && !found)
-        r = files_xattrs(attributes, export->job->many ? add_other_attribute : add_attribute, to);
+        r = files_xattrs(attributes, exact ? add_other_attribute : add_attribute, to);
     if (r == 0 && regular && !found)
         add_capability(export, fd, to);
     if (r < 0) {
@@ -248,7 +268,7 @@ static int export_visit(
     archive_entry_free(to);
     if (r == 0) {
         r = tree_digest_entry(
-            &export->digest, entry, attributes, regular ? digest : NULL, target, export->job->many);
+            &export->digest, entry, attributes, regular ? digest : NULL, target, exact);
         if (r < 0)
             r = bad_read(export, r, entry->path);
     }
@@ -281,10 +301,14 @@ static int write_manifest(struct export *export, const json_t *manifest) {
 static json_t *manifest_of(const struct job *job, struct tree_digest *digests, size_t n) {
     json_t *layers = json_array(), *places = json_array();
 
-    for (size_t i = 0; i < n; i++)
-        json_array_append_new(
-            layers, json_pack("{s:s, s:I, s:I}", "tree", digests[i].hex, "bytes",
-                        (json_int_t)digests[i].bytes, "files", (json_int_t)digests[i].files));
+    for (size_t i = 0; i < n; i++) {
+        json_t *row = json_pack("{s:s, s:I, s:I}", "tree", digests[i].hex, "bytes",
+            (json_int_t)digests[i].bytes, "files", (json_int_t)digests[i].files);
+
+        if (i < job->n_root)
+            json_object_set_new(row, "root", json_true());
+        json_array_append_new(layers, row);
+    }
     for (size_t i = 0; i < job->n_places; i++)
         json_array_append_new(places,
             json_pack("{s:s, s:s, s:s}", "part", job->places[i].part, "path", job->places[i].path,
@@ -293,6 +317,8 @@ static json_t *manifest_of(const struct job *job, struct tree_digest *digests, s
         "version", 1, "created", (json_int_t)time(NULL), "places", places, "layers", layers);
     if (job->many)
         json_object_set_new(manifest, "users", json_string("many"));
+    if (job->image)
+        json_object_set(manifest, "image", job->image);
     return manifest;
 }
 
@@ -347,7 +373,8 @@ static int write_archive(
             "images as root");
 
     for (size_t i = 0; r == 0 && i < n; i++)
-        r = tree_digest_some(layer_at(job, i), is_part, job, job->many, &digests[i], error);
+        r = tree_digest_some(layer_at(job, i), i < job->n_root ? NULL : is_part, job,
+            job->many || job->image, &digests[i], error);
     if (r == 0 && !(manifest = manifest_of(job, digests, n)))
         r = error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "export", "out of memory");
     if (r == 0) {
@@ -503,6 +530,14 @@ static int add_owner(void *context, const struct files_entry *entry, struct roll
     return 0;
 }
 
+static int wrong_tree(
+    size_t i, const char *found, const char *wanted, struct rollbox_error *error) {
+    return error_set(error, ROLLBOX_ERR_DAMAGED, EBADMSG, "import",
+        "layer %zu of the snapshot has the digest %.16s..., not %.16s...: the file is damaged; it "
+        "is refused",
+        i, found, wanted ? wanted : "?");
+}
+
 /* The id of a layer of many users: a tree's digest leaves out the owners, so it would be the id of
  * a layer with other owners, too. */
 static int digest_owners(
@@ -515,6 +550,32 @@ static int digest_owners(
     int r = files_walk(root, add_owner, &digest, error);
     digest_end_hex(&digest, ret_id);
     return r;
+}
+
+/* Compares the trees of a sandbox's image and changes with the manifest, before they become layers
+ * of an image. */
+static int check_trees(const struct work *work, const json_t *rows, struct rollbox_error *error) {
+    const json_t *row;
+    size_t i;
+
+    json_array_foreach(rows, i, row) {
+        const char *wanted = json_string_value(json_object_get(row, "tree"));
+        struct tree_digest found;
+        char path[40];
+
+        snprintf(path, sizeof path, "L%zu/fs", i);
+        auto_close int root =
+            openat(work->fd, path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+        if (root < 0)
+            return error_set(error, ROLLBOX_ERR_IO, errno, "import",
+                "cannot open an unpacked layer: %s", strerror(errno));
+        int r = tree_digest_some(root, NULL, NULL, true, &found, error);
+        if (r < 0)
+            return r;
+        if (!wanted || strcmp(wanted, found.hex) != 0)
+            return wrong_tree(i, found.hex, wanted, error);
+    }
+    return 0;
 }
 
 /* Publishes an unpacked layer, if its tree matches the manifest. */
@@ -539,10 +600,7 @@ static int take_layer(const struct work *work, size_t i, const json_t *row, bool
     if (many && (r = tree_digest_some(root, NULL, NULL, true, &exported, error)) < 0)
         return r;
     if (!wanted || strcmp(wanted, exported.hex) != 0)
-        return error_set(error, ROLLBOX_ERR_DAMAGED, EBADMSG, "import",
-            "layer %zu of the snapshot has the digest %.16s..., not %.16s...: the file is damaged; "
-            "it is refused",
-            i, exported.hex, wanted ? wanted : "?");
+        return wrong_tree(i, exported.hex, wanted, error);
     /* The id is the tree's digest, so a layer that two snapshots share is stored once. */
     snprintf(meta.id, sizeof meta.id, "%s", meta.tree.hex);
     if (many && (r = digest_owners(root, meta.tree.hex, meta.id, error)) < 0)
@@ -557,7 +615,7 @@ static int take_layer(const struct work *work, size_t i, const json_t *row, bool
     return layer_publish(work, directory, &meta, ret_lock, error);
 }
 
-/* Of a sandbox with an image: the layers are changes of that image alone. */
+/* Of a sandbox with an image. A file of an older version has the changes without the image. */
 static bool has_root(const json_t *places) {
     const json_t *place;
     size_t i;
@@ -573,8 +631,8 @@ static bool has_root(const json_t *places) {
 
 static int refuse_root(struct rollbox_error *error) {
     return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "import",
-        "the snapshot has the changes of a sandbox with an image, without that image: rollbox "
-        "export --live writes both");
+        "the snapshot has the changes of a sandbox with an image, without that image: export the "
+        "sandbox again, to a file");
 }
 
 static int publish_snapshot(const struct work *work, const char *name, const json_t *report,
@@ -636,6 +694,23 @@ static int publish_snapshot(const struct work *work, const char *name, const jso
     return r;
 }
 
+/* An export of a sandbox with an image becomes an image. */
+static int publish_image(const struct work *work, const char *name, const json_t *report,
+    json_t **ret_json, struct rollbox_error *error) {
+    const json_t *from = json_object_get(report, "manifest");
+    int r = check_trees(work, json_object_get(from, "layers"), error);
+
+    if (r < 0)
+        return r;
+    fault_point(FAULT_snapshot_checked);
+    r = add_exported_image(work, from, name, ret_json, error);
+    if (r == 0)
+        json_object_set_new(*ret_json, "isolation",
+            json_pack("{s:b, s:b}", "landlock", json_is_true(json_object_get(report, "landlock")),
+                "seccomp", 1));
+    return r;
+}
+
 int snapshot_import(int store, const char *path, const char *name,
     const struct unpack_limits *limits, json_t **ret_json, struct rollbox_error *error) {
     struct importing importing = { .limits = limits };
@@ -661,7 +736,9 @@ int snapshot_import(int store, const char *path, const char *name,
     importing.archive = archive;
     importing.work = work.fd;
     r = parser_process_start(read_in_child, &importing, &worker, &report, error);
-    if (r == 0)
+    if (r == 0 && json_object_get(json_object_get(report, "manifest"), "image"))
+        r = publish_image(&work, name, report, ret_json, error);
+    else if (r == 0)
         r = publish_snapshot(&work, name, report, ret_json, error);
     parser_process_end(&worker);
     json_decref(report);

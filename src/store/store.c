@@ -331,6 +331,8 @@ static int look_up(const char *store_path, enum manifest_kind kind, const char *
         return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "store", "out of memory");
     r = store_manifest(store, kind, name, &image->manifest, error);
     size_t n = image->manifest.n_layers;
+    if (r == 0 && !(image->text = manifest_text(&image->manifest)))
+        r = error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "store", "out of memory");
     if (r == 0)
         r = choose_owned(store, range, &image->manifest, error);
     if (r == 0) {
@@ -381,6 +383,7 @@ struct store_image *store_image_free(struct store_image *image) {
         }
     free(image->fs_fds);
     free(image->lock_fds);
+    free(image->text);
     manifest_done(&image->manifest);
     free(image);
     return NULL;

@@ -53,6 +53,7 @@ struct store_image {
         manifest;  /* name, layers bottom first, env, cwd, user, entrypoint, cmd, places */
     int *fs_fds;   /* one a layer, in the same order: O_PATH descriptors of layers/ID/fs */
     int *lock_fds; /* one a layer: the shared locks */
+    char *text;    /* the manifest as the store has it: with the layers that copies are of */
 };
 
 /* Looks an image up and locks its layers. `store_path` NULL: store_default_path. The caller owns

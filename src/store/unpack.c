@@ -1106,7 +1106,8 @@ int unpack_snapshot(int archive, int work, const struct unpack_limits *limits,
     if (r == 0)
         r = read_snapshot_manifest(&unpack, &manifest);
     if (r == 0) {
-        unpack.keeps_rights |= snapshot_has_many_users(manifest);
+        unpack.keeps_rights |=
+            snapshot_has_many_users(manifest) || json_object_get(manifest, "image");
         r = unpack_layers(&unpack, work, json_array_size(json_object_get(manifest, "layers")));
     }
     archive_read_free(unpack.tar);

@@ -483,6 +483,7 @@ IMAGE = [
     "image pull",
     "image push",
     "image export",
+    "image commit",
     "image ls",
     "image build",
     "image rm",

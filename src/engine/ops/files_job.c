@@ -270,6 +270,15 @@ static json_t *describe_parts(const struct op *op, const struct parts *parts, si
         json_object_set_new(job, "stored", json_integer((json_int_t)n_stored));
         json_object_set_new(job, "stored_ids", json_integer(as_root ? 0 : PLAN_MANY_FIRST));
     }
+    if (op->verb == VERB_EXPORT && session->profile->image &&
+        !session->profile->image->plan.places) {
+        const struct profile *profile = session->profile;
+
+        /* The image belongs to the export, and so do its layers, except in a pipe (add_stored). */
+        json_object_set_new(job, "image", json_loads(profile->image->stored->text, 0, NULL));
+        json_object_set_new(job, "root_layers", json_integer((json_int_t)n_stored));
+        json_object_set_new(job, "owner", json_integer((json_int_t)profile->plan->inner_uid));
+    }
     if (parts->beside)
         json_object_set_new(job, "shared", json_integer((json_int_t)parts->n_shared));
     if (op->verb == VERB_COMMIT)
@@ -301,18 +310,14 @@ static int add_stored(const struct op *op, int *fds, size_t most, struct rollbox
     const struct plan_op *ops = plan_items(profile->plan, box_ops, struct plan_op);
     const struct image *image = profile->image;
 
-    /* A build reads the changes of a sandbox to its image from a pipe, and adds them to the image
-     * as a layer. A file with such changes would be a snapshot that nothing can use. */
+    /* A build or a commit reads the changes of a sandbox to its image from a pipe, and adds them to
+     * the image as a layer. A file has the layers of the image, too. */
     if (op->verb == VERB_EXPORT && image && !image->plan.places && is_pipe(op->request.fd))
         return 0;
     if (op->verb == VERB_DIFF || is_describe(op) || !image ||
         (op->verb == VERB_COMMIT && !image->plan.places))
         return 0;
-    if (!image->plan.places)
-        return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "arguments",
-            "the files of a sandbox with an image cannot be exported by themselves: rollbox export "
-            "--live writes the sandbox with what runs in it, rollbox cp copies files");
-    for (uint32_t i = 0; i < profile->plan->box_ops.n; i++) {
+    for (uint32_t i = 0; image->plan.places && i < profile->plan->box_ops.n; i++) {
         const char *part = ops[i].kind == PLAN_OP_PLACE
                                ? stored_part(image, plan_text(profile->plan, ops[i].path))
                                : NULL;
@@ -327,7 +332,8 @@ static int add_stored(const struct op *op, int *fds, size_t most, struct rollbox
     }
     if (image->plan.n > most)
         return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, E2BIG, "arguments",
-            "the snapshot has too many layers to be exported again");
+            "the sandbox has too many layers to be exported: %zu of its image, and room for %zu",
+            image->plan.n, most);
     for (size_t i = 0; i < image->plan.n; i++)
         fds[i] = image->stored->fs_fds[i];
     return (int)image->plan.n;
