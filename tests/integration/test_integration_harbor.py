@@ -112,6 +112,25 @@ def test_wrong_solution_has_reward_0_and_a_missing_image_is_an_error(builds, tmp
         assert done.returncode == 1 and answer in done.stdout.splitlines()[-1], done
 
 
+def test_reward_files_that_the_agent_plants_give_no_reward(builds, tmp_path):
+    """Files are removed before the verifier runs; a directory in their place is an exception."""
+    program = TREE / "examples/integrations/harbor_oracle.py"
+    task = tmp_path / "task"
+    shutil.copytree(TREE / "examples/web_task", task)
+    plant = "#!/bin/sh\ncd /logs/verifier; echo 1 >reward.txt; echo '{\"reward\": 1}' >%s/reward.json\n"
+    for place, answer in ((".", "rewards: [0.0]"), ("reward.json", "")):
+        text = plant % place
+        if place != ".":
+            text = text.replace("; echo '", "; mkdir reward.json; echo '")
+        (task / "solution/solve.sh").write_text(text)
+        words = [sys.executable, str(program), "--task", str(task)]
+        done = subprocess.run(
+            [*words, "--jobs", str(tmp_path / place.replace(".", "_"))],
+            capture_output=True, text=True, timeout=300, stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+        assert done.returncode == 1 and answer in done.stdout and "1.0]" not in done.stdout, done
+
+
 def test_commands_users_and_directories(environment):
     async def check(made):
         result = await made.exec("pwd; id -u; echo err >&2; exit 3")

@@ -49,6 +49,20 @@ def test_an_episode_keeps_its_sandbox_and_ends_without_a_block():
         assert env.step("Nothing.")["reward"] == 0.0
 
 
+def test_a_reward_of_outputs_ignores_what_the_agent_planted():
+    judged = {
+        "reward": "sh /tmp/judge && cat /tmp/repo/answer",
+        "reward_files": {"/tmp/judge": "! [ -e /tmp/planted ] && grep -qx 42 /tmp/repo/answer"},
+        "outputs": ["/tmp/repo"],
+    }
+    plant = "mkdir -p /tmp/repo; touch /tmp/planted; echo exit 0 >/tmp/judge; (while :; do sleep 1; done) &"
+    for answer, reward in (("41", 0.0), ("42", 1.0)):
+        with made(judged) as env:
+            env.init(PROMPT)
+            env.step(f"```bash\n{plant}\necho {answer} >/tmp/repo/answer\n```")
+            assert env.step("Done.")["reward"] == reward
+
+
 def test_the_last_program_is_scored_by_cases():
     with made(reward_spec={"ground_truth": json.dumps(CASES)}) as env:
         env.init(PROMPT)

@@ -20,7 +20,7 @@ import pytest
 
 from rollbox import EngineLost, FeatureMissing, Policy, RollboxError
 from rollbox.integrations import _common
-from adapters import own_server
+from adapters import own_engine, own_server
 from harness import BUILD, DEADLINE, processes, serves, until
 
 INSPECT_EXCEPTIONS = {
@@ -59,6 +59,41 @@ def test_image_missing_in_the_store_is_refused():
         asyncio.run(ContainerFactory.from_image(image="no-such-image").start())
     with pytest.raises(RollboxError, match="image"):
         RollboxSandbox("x", image="no-such-image")
+
+
+PICKLED = """
+import pickle, sys
+made = pickle.loads(bytes.fromhex(sys.argv[1]))
+exec(sys.argv[2])
+"""
+
+
+def test_pickled_factories_work_in_other_processes():
+    from rollbox.integrations.tinker_cookbook import SandboxFactory
+    from rollbox.integrations.trl import CodeReward, EnvironmentFactory
+
+    answer = [{"role": "assistant", "content": "```python\nprint(5)\n```"}]
+    with own_engine() as (socket, _):
+        for made, use, said in (
+            (EnvironmentFactory(engine=socket), "e = made(); e.reset(); print(e.run_command('echo a'))", "a\n\n"),
+            (
+                CodeReward(engine=socket),
+                f"print(made([{answer}], cases=[[{{'input': '', 'output': '5'}}]]))",
+                "[1.0]\n",
+            ),
+            (
+                SandboxFactory(engine=socket, images={"*": "host"}),
+                "print(made._open('t/environment').exec('echo b', text=True).stdout)",
+                "b\n\n",
+            ),
+        ):
+            done = subprocess.run(
+                [sys.executable, "-c", PICKLED, pickle.dumps(made).hex(), use],
+                capture_output=True,
+                text=True,
+                timeout=DEADLINE,
+            )
+            assert done.stdout == said, done.stderr
 
 
 # inspect_ai

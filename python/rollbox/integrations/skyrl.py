@@ -48,7 +48,9 @@ class RollboxEnv(BaseTextEnv):
     Args:
         env_config: The keys policy, image, images, setup, engine, token, labels and record are as
             for the other adapters. timeout: seconds for an action (30). reward: a line of shell
-            that is run in the sandbox at the end; exit status 0 is 1.0.
+            that is run at the end; exit status 0 is 1.0. outputs: directories and files to judge:
+            the line then runs in a clean sandbox that has only these and reward_files, {path:
+            text}. Without outputs it runs in the episode's sandbox, as the agent left it.
         extras: SkyRL's: `max_turns`; `reward_spec` with `ground_truth`, the cases by which the last
             Python program is scored, if env_config has no `reward`.
     """
@@ -65,6 +67,8 @@ class RollboxEnv(BaseTextEnv):
         self._source = Source(**chosen)
         self._timeout = float(config.get("timeout", 30))
         self._reward = config.get("reward")
+        self._outputs = config.get("outputs")
+        self._reward_files = dict(config.get("reward_files") or {})
         self._cases = (given.get("reward_spec") or {}).get("ground_truth")
         self._box: Optional[Sandbox[Any]] = None
         self._program: Optional[str] = None
@@ -118,6 +122,11 @@ class RollboxEnv(BaseTextEnv):
         return (said + ending_of(result)) or "[no output]"
 
     def _score(self, action: str) -> float:
+        if self._reward is not None and self._outputs is not None:
+            grade = self.sandbox.grade(
+                self._reward_files, self._reward, outputs=self._outputs, timeout=self._timeout
+            )
+            return float(grade.ok)
         if self._reward is not None:
             result = self.sandbox.exec(self._reward, timeout=self._timeout)
             return float(status_of(result.check() if result.error else result) == 0)
