@@ -93,6 +93,8 @@ struct dump {
         targets, fds, terminals, watches, texts;
     struct buf waits, alarms;       /* quiesce.c */
     struct buf credentials, groups; /* credentials.c: tables */
+    struct buf segments;            /* segments.c: a table */
+    dev_t segment_device;           /* segments.c: of files of shared memory; 0: unknown */
     struct id_ranges uids, gids;    /* credentials.c; with many users */
     struct buf guards, guarded;     /* guard_pages.c: the table, and the present process */
     size_t n_guarded;             /* entries that are in the table already, or belong to no area */

@@ -53,17 +53,21 @@ static int read_map(const char *name, pid_t init, struct id_ranges *ret_ranges) 
     return 0;
 }
 
+int credentials_begin_again(struct dump *c) {
+    int r = c->options->many_users ? read_map("uid_map", c->options->init, &c->uids) : 0;
+
+    if (r == 0 && c->options->many_users)
+        r = read_map("gid_map", c->options->init, &c->gids);
+    return r < 0 ? dump_fail(c, "the sandbox's ids", r) : 0;
+}
+
 int credentials_begin(struct dump *c) {
     if (!c->options->many_users)
         return 0;
     const int namespace = c->options->user_namespace;
     int r = namespace > 0 && setns(namespace, CLONE_NEWUSER) < 0 ? -errno : 0;
 
-    if (r == 0)
-        r = read_map("uid_map", c->options->init, &c->uids);
-    if (r == 0)
-        r = read_map("gid_map", c->options->init, &c->gids);
-    return r < 0 ? dump_fail(c, "the sandbox's ids", r) : 0;
+    return r < 0 ? dump_fail(c, "the sandbox's ids", r) : credentials_begin_again(c);
 }
 
 static bool translate_id(const struct id_ranges *ranges, uint32_t outside, uint32_t *ret_inside) {

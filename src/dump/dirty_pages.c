@@ -396,6 +396,7 @@ bool dirty_pages_resumes(struct dump *c) {
         .threads.n = dump_count(&c->threads, struct image_thread),
         .credentials.n = dump_count(&c->credentials, struct image_credentials),
         .terminals.n = dump_count(&c->terminals, struct image_terminal),
+        .segments.n = dump_count(&c->segments, struct image_segment),
         .n_externals = c->options->n_externals,
         .determinism = c->image.determinism };
     bool resumes =

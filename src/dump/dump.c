@@ -131,6 +131,7 @@ static int finish_dump(struct dump *c) {
         { &c->kept, &image->kept, sizeof(struct image_kept) },
         { &c->credentials, &image->credentials, sizeof(struct image_credentials) },
         { &c->groups, &image->groups, sizeof(uint32_t) },
+        { &c->segments, &image->segments, sizeof(struct image_segment) },
     };
     int r = refuse_large(c);
 
@@ -410,7 +411,7 @@ static void free_tables(struct dump *c) {
         &c->timers, &c->locks, &c->files, &c->pipes, &c->targets, &c->fds, &c->terminals,
         &c->watches, &c->texts, &c->waits, &c->alarms, &c->guards, &c->guarded, &c->blobs,
         &c->known, &c->pipe_inodes, &c->sockets, &c->ends, &c->watched, &c->promised, &c->reached,
-        &c->scratch, &c->smaps, &c->written, &c->credentials, &c->groups };
+        &c->scratch, &c->smaps, &c->written, &c->credentials, &c->groups, &c->segments };
 
     for (size_t i = 0; i < ARRAY_SIZE(all); i++)
         buf_done(all[i]);

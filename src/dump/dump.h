@@ -118,7 +118,8 @@ int dump_flatten(int incremental, int base, int to);
  * writes these lines, but guests choose the paths. 0 or -EBADMSG. */
 struct map_line {
     uint64_t start, end, offset, inode;
-    uint32_t protection; /* PROT_* */
+    uint32_t major, minor; /* of its file's device */
+    uint32_t protection;   /* PROT_* */
     _Bool is_shared;
     const char *path;
 };

@@ -105,7 +105,7 @@ static int put_table(struct flattening *whole, const struct buf *table, size_t e
 }
 
 static int put_all(struct flattening *whole, const struct mapped *incremental,
-    const struct mapped *base, struct buf *areas, struct buf *files) {
+    const struct mapped *base, struct buf *areas, struct buf *files, struct buf *segments) {
     const struct image *it = header_of(incremental);
     struct image whole_header = *it;
     const uint64_t pages = end_of_pages(incremental);
@@ -115,7 +115,9 @@ static int put_all(struct flattening *whole, const struct mapped *incremental,
         it->areas.n * sizeof(struct image_area));
     buf_add(files, image_table(it, incremental->data, files, struct image_file),
         it->files.n * sizeof(struct image_file));
-    if (buf_failed(areas) || buf_failed(files))
+    buf_add(segments, image_table(it, incremental->data, segments, struct image_segment),
+        it->segments.n * sizeof(struct image_segment));
+    if (buf_failed(areas) || buf_failed(files) || buf_failed(segments))
         return -ENOMEM;
     whole->at = image_up_to(incremental->length, IMAGE_PAGE);
     if (lseek(whole->fd, (off_t)pages, SEEK_SET) < 0)
@@ -139,12 +141,20 @@ static int put_all(struct flattening *whole, const struct mapped *incremental,
 
         r = put_area(whole, incremental, base, file->runs, (struct image_range){ 0 }, &file->runs);
     }
+    for (uint64_t i = 0; i < it->segments.n && r == 0; i++) {
+        struct image_segment *segment = dump_entry(segments, i, struct image_segment);
+
+        r = put_area(whole, incremental, base, segment->runs, (struct image_range){ 0 },
+            &segment->runs);
+    }
     if (r == 0)
         r = put_table(whole, &whole->runs, sizeof(struct image_run), &whole_header.runs);
     if (r == 0)
         r = put_table(whole, areas, sizeof(struct image_area), &whole_header.areas);
     if (r == 0)
         r = put_table(whole, files, sizeof(struct image_file), &whole_header.files);
+    if (r == 0)
+        r = put_table(whole, segments, sizeof(struct image_segment), &whole_header.segments);
     whole_header.kept = (struct image_part){ 0 };
     whole_header.is_incremental = 0;
     const uint64_t at = image_up_to(whole->at, IMAGE_TABLE);
@@ -156,7 +166,7 @@ static int put_all(struct flattening *whole, const struct mapped *incremental,
 
 int dump_flatten(int incremental_fd, int base_fd, int to) {
     __attribute__((cleanup(unmap_image))) struct mapped incremental = { 0 }, base = { 0 };
-    auto_buf struct buf areas = BUF_INIT, files = BUF_INIT;
+    auto_buf struct buf areas = BUF_INIT, files = BUF_INIT, segments = BUF_INIT;
     struct flattening whole = { .fd = to };
     int r = map_image(incremental_fd, &incremental);
 
@@ -167,7 +177,7 @@ int dump_flatten(int incremental_fd, int base_fd, int to) {
             !image_is_incremental(incremental.data, incremental.length, base.data, base.length)))
         r = -EBADMSG;
     if (r == 0)
-        r = put_all(&whole, &incremental, &base, &areas, &files);
+        r = put_all(&whole, &incremental, &base, &areas, &files, &segments);
     buf_done(&whole.runs);
     return r;
 }

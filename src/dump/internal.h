@@ -84,6 +84,9 @@ int pages_save_own(
     struct dump *c, const struct dump_process *s, void *data, uint64_t address, uint64_t n);
 int pages_is_there(
     struct dump *c, const struct dump_process *s, void *data, uint64_t address, uint64_t n);
+/* Saves `n` pages that the worker has in its memory, for an address of the image. */
+int pages_save_here(
+    struct dump *c, size_t first_run, uint64_t address, const char *pages, size_t n);
 /* Saves the content of a file of `length` bytes, without its holes. */
 int memory_save_file(struct dump *c, int fd, uint64_t length, struct image_range *ret_runs);
 /* Saves the content of shared memory as far as it is mapped here. */
@@ -156,6 +159,8 @@ bool access_reaches(struct dump *c, const struct dump_process *s, const char *pa
 /* credentials.c: rights of processes of a sandbox with many users. In other sandboxes these do
  * nothing. 0 or -errno and the error. */
 int credentials_begin(struct dump *c);
+/* When the worker has entered another user namespace: ids are seen as there from then on. */
+int credentials_begin_again(struct dump *c);
 int credentials_dump(struct dump *c, const struct dump_process *s, struct trace *trace,
     const char *status, struct image_thread *thread);
 int credentials_dump_closed(struct dump *c, const struct dump_process *s, struct trace *trace,
@@ -238,6 +243,14 @@ bool quiesce_is_marked(const struct dump *c, const uint64_t *interval, uint64_t 
 /* Records whether init has patched the vDSO yet. */
 int quiesce_look_at_vdso(struct dump *c, const struct dump_process *s,
     const struct image_area *area, struct image_process *process);
+
+/* segments.c: System V shared memory. Records all segments of the namespace that the worker has
+ * entered. 0 or -errno and the error. */
+int segments_dump(struct dump *c);
+/* Is the mapping a segment, or does it look like one? */
+bool segments_is_one(const struct map_line *map);
+/* The index of the segment that a mapping attaches. 0 or -errno and the error. */
+int segments_find(struct dump *c, const struct map_line *map, uint32_t *ret_segment);
 
 /* The memory behind a mapping: its index among the files. */
 int files_memory(

@@ -41,7 +41,7 @@ int map_line_parse(char *line, struct map_line *ret_line) {
     static const char letters[] = "rwx";
     static const uint32_t bits[] = { PROT_READ, PROT_WRITE, PROT_EXEC };
     struct map_line map = { 0 };
-    uint64_t device;
+    uint64_t major, minor;
     char *at = line;
 
     if (take_number(&at, 16, '-', &map.start) < 0 || take_number(&at, 16, ' ', &map.end) < 0 ||
@@ -56,9 +56,11 @@ int map_line_parse(char *line, struct map_line *ret_line) {
         return -EBADMSG;
     map.is_shared = at[3] == 's';
     at += 5;
-    if (take_number(&at, 16, ' ', &map.offset) < 0 || take_number(&at, 16, ':', &device) < 0 ||
-        take_number(&at, 16, ' ', &device) < 0)
+    if (take_number(&at, 16, ' ', &map.offset) < 0 || take_number(&at, 16, ':', &major) < 0 ||
+        take_number(&at, 16, ' ', &minor) < 0 || major > UINT32_MAX || minor > UINT32_MAX)
         return -EBADMSG;
+    map.major = (uint32_t)major;
+    map.minor = (uint32_t)minor;
     char *end;
     if (!isdigit((unsigned char)*at))
         return -EBADMSG;

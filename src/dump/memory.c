@@ -199,6 +199,15 @@ static int save_area(struct dump *c, struct dump_process *s, const struct map_li
     add_flags(flags_at, &area, &may_write, &told);
     if (!strncmp(map->path, "[vvar", 5) || !strcmp(map->path, "[vdso]")) {
         area.kind = map->path[2] == 'v' ? IMAGE_VVAR : IMAGE_VDSO;
+    } else if (segments_is_one(map)) {
+        uint32_t segment = 0;
+
+        r = segments_find(c, map, &segment);
+        area.kind = IMAGE_SEGMENT;
+        area.path = segment;
+        area.offset = map->offset;
+        area.is_shared = 1;
+        area.flags |= !may_write ? IMAGE_READ_ONLY : 0;
     } else if (mappings_is_nameless(map)) {
         uint32_t file = 0;
 
@@ -321,7 +330,7 @@ static int note_line(
     uint32_t file;
     int r = 0;
 
-    if (mappings_is_looked_at(s, map) && mappings_is_nameless(map))
+    if (mappings_is_looked_at(s, map) && mappings_is_nameless(map) && !segments_is_one(map))
         r = is_refused(c, map) ? 0 : files_memory(c, s, map, &file);
     if (r == 0 && s->cow_fork.pid > 0 && map->path[0] == '/' && !map->is_shared && !note->is_fixed)
         r = save_mapped(c, s, map, note);

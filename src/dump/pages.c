@@ -29,7 +29,7 @@ static bool is_zero(const char *page) {
 }
 
 /* Writes pages that are not zero to the image. A run covers at most one call's pages. */
-static int save_pages(
+int pages_save_here(
     struct dump *c, size_t first_run, uint64_t address, const char *pages, size_t n) {
     for (size_t i = 0, k; i < n; i = k + 1) {
         while (i < n && is_zero(pages + i * IMAGE_PAGE))
@@ -118,7 +118,7 @@ int pages_save(struct dump *c, const struct dump_process *s, size_t first_run, u
         if (r < 0 || (got < 0 && !is_file))
             return r < 0 ? r : (int)got;
         if (got > 0) {
-            r = save_pages(c, first_run, address, chunk, (size_t)got / IMAGE_PAGE);
+            r = pages_save_here(c, first_run, address, chunk, (size_t)got / IMAGE_PAGE);
             if (r < 0)
                 return r;
         }
@@ -220,7 +220,7 @@ int memory_save_file(struct dump *c, int fd, uint64_t length, struct image_range
             break;
         size_t whole = (size_t)image_up_to((uint64_t)n, IMAGE_PAGE);
         memset(chunk + n, 0, whole - (size_t)n);
-        int r = save_pages(c, before, at, chunk, whole / IMAGE_PAGE);
+        int r = pages_save_here(c, before, at, chunk, whole / IMAGE_PAGE);
         if (r < 0)
             return r;
         at += whole;
@@ -246,7 +246,7 @@ int memory_save_shared(struct dump *c, const struct dump_process *s, const struc
             break; /* past the end of its file */
         if (r == 0)
             r = n < 0 ? (int)n
-                      : save_pages(c, before, map->offset + (at - map->start), chunk,
+                      : pages_save_here(c, before, map->offset + (at - map->start), chunk,
                             (size_t)n / IMAGE_PAGE);
         if (r < 0)
             return r;

@@ -266,10 +266,11 @@ static int look_at_habits(struct dump *c, struct dump_process *s, struct image_p
     return r;
 }
 
-/* System V objects belong to a namespace and not to a process. A process that has entered the
- * worker's namespace is asked about it; else one process is asked for all. If a filter denies these
- * calls, there are no such objects. */
-static int refuse_shared_objects(struct dump *c, const struct dump_process *s, bool is_inside) {
+/* System V objects belong to a namespace and not to a process. The worker has entered the namespace,
+ * or else one process is asked for all. If a filter denies these calls, there are no such objects.
+ * Shared memory can be dumped from inside. Semaphores cannot, because the kernel shows nobody what
+ * it would undo at the end of a process (SEM_UNDO). */
+static int dump_or_refuse_objects(struct dump *c, const struct dump_process *s, bool is_inside) {
     const struct voice voice = voice_of(c, s);
     static const struct {
         long call;
@@ -305,8 +306,12 @@ static int refuse_shared_objects(struct dump *c, const struct dump_process *s, b
         if (r < 0)
             return dump_fail(c, "its System V IPC objects", r);
         memcpy(&number, info.bytes + kinds[i].at, sizeof number);
-        if (number)
+        if (number && kinds[i].call == SYS_shmctl && is_inside)
+            r = segments_dump(c);
+        else if (number)
             return dump_refuse(c, ENOTSUP, "it and others have %s of System V", kinds[i].what);
+        if (r < 0)
+            return r;
     }
     return 0;
 }
@@ -333,7 +338,12 @@ static int look_at_shared_objects(struct dump *c, struct dump_process *s, bool i
     const bool is_ours = c->own_ipc == its.st_ino,
                is_inside = !is_ours && can_enter_namespace(namespace, is_last);
     c->is_looked_at = is_ours || is_inside || is_last;
-    return is_ours || !c->is_looked_at ? 0 : refuse_shared_objects(c, s, is_inside);
+    if (is_inside && is_last) {
+        int r = credentials_begin_again(c);
+        if (r < 0)
+            return r;
+    }
+    return is_ours || !c->is_looked_at ? 0 : dump_or_refuse_objects(c, s, is_inside);
 }
 
 static int number_of(const struct image_pending *pending) {

@@ -264,6 +264,7 @@ enum restore_step {
     RESTORE_DESCRIPTORS,
     RESTORE_TERMINAL,
     RESTORE_ASK,
+    RESTORE_SEGMENTS,
 };
 
 #define GUEST_VALUE_NETNS 1

@@ -48,6 +48,7 @@ static bool are_tables(const struct image *it) {
         { it->kept, sizeof(struct image_kept), IMAGE_MAX_KEPT },
         { it->credentials, sizeof(struct image_credentials), IMAGE_MAX_THREADS },
         { it->groups, sizeof(uint32_t), IMAGE_MAX_GROUPS },
+        { it->segments, sizeof(struct image_segment), IMAGE_MAX_SEGMENTS },
     };
 
     for (size_t i = 0; i < sizeof tables / sizeof tables[0]; i++)
@@ -61,16 +62,27 @@ static bool is_text(const struct image *it, uint64_t at) {
     return at >= it->texts && at < it->texts_end;
 }
 
+/* An area maps no more than the segment has. */
+static bool is_attached(
+    const struct image *it, const char *base, const struct image_area *area) {
+    const struct image_segment *segments = image_table(it, base, segments, struct image_segment);
+
+    return area->path < it->segments.n &&
+           is_within(area->offset, area->end - area->start,
+               image_up_to(segments[area->path].size, IMAGE_PAGE));
+}
+
 static bool is_area(const struct image *it, const char *base, const struct image_area *area) {
     const struct image_run *runs = image_table(it, base, runs, struct image_run);
     const struct image_guard *guards = image_table(it, base, guards, struct image_guard);
 
     if (area->start < IMAGE_LOWEST || area->end <= area->start || area->end > IMAGE_HIGHEST ||
         (area->start | area->end | area->offset) % IMAGE_PAGE || area->kind < IMAGE_ANONYMOUS ||
-        area->kind > IMAGE_VDSO)
+        area->kind > IMAGE_SEGMENT)
         return false;
     if ((area->kind == IMAGE_FILE && !is_text(it, area->path)) ||
         (area->kind == IMAGE_MEMORY && area->path >= it->files.n) ||
+        (area->kind == IMAGE_SEGMENT && !is_attached(it, base, area)) ||
         !is_range(area->runs, it->runs) || !is_range(area->guards, it->guards))
         return false;
     for (uint32_t i = area->guards.first; i < area->guards.first + area->guards.n; i++)
@@ -217,6 +229,27 @@ static bool are_files(const struct image *it, const char *base) {
     return true;
 }
 
+/* Ids ascend. The start of a command shares no memory. */
+static bool are_segments(const struct image *it, const char *base) {
+    const struct image_segment *segments = image_table(it, base, segments, struct image_segment);
+    const struct image_run *runs = image_table(it, base, runs, struct image_run);
+
+    for (uint64_t i = 0; i < it->segments.n; i++) {
+        const struct image_segment *s = &segments[i];
+
+        if (s->id > INT32_MAX || (i && s->id <= s[-1].id) || !s->size ||
+            s->size > IMAGE_HIGHEST || s->mode > 0777 || s->owner >= IMAGE_IDS ||
+            s->group >= IMAGE_IDS || s->creator >= IMAGE_IDS || s->creator_group >= IMAGE_IDS ||
+            !is_range(s->runs, it->runs))
+            return false;
+        for (uint32_t k = s->runs.first; k < s->runs.first + s->runs.n; k++)
+            if (!is_within(
+                    runs[k].address, runs[k].length, image_up_to(s->size, IMAGE_PAGE)))
+                return false;
+    }
+    return !it->segments.n || !it->is_command;
+}
+
 /* Numbers ascend, and each command has at most one. */
 static bool are_terminals(const struct image *it, const char *base) {
     const struct image_terminal *terminals =
@@ -304,13 +337,22 @@ static uint64_t bytes_of(const struct image_run *runs, struct image_range range)
     return bytes;
 }
 
-/* No byte of the image belongs to two runs, and the runs of all areas and files have at most as
+/* The pages of an area, a file or a segment: they are numbered through, in this order. */
+static struct image_range runs_of(const struct image *it, const char *base, uint64_t i) {
+    if (i < it->areas.n)
+        return image_table(it, base, areas, struct image_area)[i].runs;
+    i -= it->areas.n;
+    return i < it->files.n
+               ? image_table(it, base, files, struct image_file)[i].runs
+               : image_table(it, base, segments, struct image_segment)[i - it->files.n].runs;
+}
+
+/* No byte of the image belongs to two runs, and the runs of everything together have at most as
  * many bytes as the image. So a loaded image has no more pages than its file, and checking it takes
  * no longer. */
 static bool are_once(const struct image *it, const char *base) {
     const struct image_run *runs = image_table(it, base, runs, struct image_run);
     const struct image_area *areas = image_table(it, base, areas, struct image_area);
-    const struct image_file *files = image_table(it, base, files, struct image_file);
     uint64_t end = 0, n_runs = 0, n_guards = 0, bytes = 0;
 
     for (uint64_t i = 0; i < it->runs.n; i++) {
@@ -318,8 +360,8 @@ static bool are_once(const struct image *it, const char *base) {
             return false;
         end = runs[i].at + runs[i].length;
     }
-    for (uint64_t i = 0; i < it->areas.n + it->files.n; i++) {
-        struct image_range range = i < it->areas.n ? areas[i].runs : files[i - it->areas.n].runs;
+    for (uint64_t i = 0; i < it->areas.n + it->files.n + it->segments.n; i++) {
+        struct image_range range = runs_of(it, base, i);
 
         n_runs += range.n;
         n_guards += i < it->areas.n ? areas[i].guards.n : 0;
@@ -339,7 +381,7 @@ static bool is_consistent(const void *base, uint64_t length) {
     if (length < sizeof *it || length % 8 || it->magic != IMAGE_MAGIC || it->length != length ||
         !are_tables(it) || bytes[it->texts_end - 1] || !are_once(it, base) ||
         !are_credentials(it, base) || !are_terminals(it, base) || !are_watches(it, base) ||
-        !are_files(it, base) || !is_determinism(it, base) || !it->processes.n ||
+        !are_files(it, base) || !are_segments(it, base) || !is_determinism(it, base) || !it->processes.n ||
         (it->is_command && it->processes.n != 1))
         return false;
     for (uint64_t i = 0; i < it->areas.n; i++)
@@ -451,7 +493,8 @@ bool image_is_of_same(const struct image *was, const char *base, const struct im
     if (!image_has_same_tree(was, base, processes, now->processes.n) || was->is_command ||
         now->is_command || was->terminals.n || now->terminals.n || was->determinism.is_there ||
         now->determinism.is_there || was->n_externals != now->n_externals ||
-        !was->credentials.n != !now->credentials.n || (is_alone && now->threads.n != 1) ||
+        !was->credentials.n != !now->credentials.n || (!was->segments.n && now->segments.n) ||
+        (is_alone && now->threads.n != 1) ||
         max_threads(now, processes) > max_threads(was, before))
         return false;
     for (uint64_t i = 0; i < was->processes.n; i++) {

@@ -19,7 +19,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define IMAGE_MAGIC 0x38456d4978427852ull
+#define IMAGE_MAGIC 0x39456d4978427852ull
 #define IMAGE_PAGE 4096u
 #define IMAGE_TABLE 64u /* alignment of tables and header */
 #define IMAGE_MAX_PROCESSES 512u
@@ -46,6 +46,7 @@
 #define IMAGE_RLIMITS 16
 #define IMAGE_MAX_WAITS 4096u
 #define IMAGE_MAX_ALARMS 256u
+#define IMAGE_MAX_SEGMENTS 4096u /* the kernel's limit of a new namespace (SHMMNI) */
 
 /* The range of guest memory. Init itself is below it (meson.build links it there), the kernel
  * above. Between init and guest memory is what the last steps of restore need and leave behind: a
@@ -84,6 +85,7 @@ enum image_area_kind {
                      files */
     IMAGE_VVAR,   /* the kernel's own, moved to the process's addresses, in this order */
     IMAGE_VDSO,
+    IMAGE_SEGMENT, /* System V shared memory: `path` is its index among the segments */
 };
 
 enum image_forgets { IMAGE_WIPED = 1 /* MADV_WIPEONFORK */, IMAGE_DROPPABLE /* MAP_DROPPABLE */ };
@@ -94,7 +96,7 @@ struct image_area {
     uint32_t protection; /* PROT_* */
     uint64_t path; /* FILE: offset of its NUL-terminated path; areas of the same file have the same
                       offset */
-    uint64_t offset; /* FILE, MEMORY: offset in the file */
+    uint64_t offset; /* FILE, MEMORY, SEGMENT: offset in the file or segment */
     uint32_t is_shared;
     uint32_t is_written; /* FILE: shared and opened for writing; size and time are not compared */
     uint32_t forgets;    /* enum image_forgets: memory that must not be duplicated (states of random
@@ -109,7 +111,8 @@ struct image_area {
 
 #define IMAGE_NOT_FORKED 1u /* MADV_DONTFORK */
 #define IMAGE_READ_ONLY                                                                            \
-    2u /* MEMORY: must not be made writable: the descriptor was read-only, or a seal forbids it */
+    2u /* MEMORY: must not be made writable: the descriptor was read-only, or a seal forbids it.      \
+          SEGMENT: attached with SHM_RDONLY */
 
 /* Pages that are adjacent in memory and in the image. All other pages of the area are zero. */
 struct image_run {
@@ -121,6 +124,17 @@ struct image_run {
 struct image_kept {
     uint64_t address, length;
     uint64_t at; /* offset in the parent image */
+};
+
+/* A segment of System V shared memory. Processes attach it as areas, or none does. */
+struct image_segment {
+    uint32_t id, key;                           /* key 0: IPC_PRIVATE */
+    uint64_t size;                              /* in bytes, as for shmget(2) */
+    uint32_t mode;                              /* permission bits */
+    uint32_t is_removed;                        /* it ends with its last attachment (SHM_DEST) */
+    uint32_t owner, group;                      /* these four with many users, else 0 */
+    uint32_t creator, creator_group;
+    struct image_range runs;                    /* by offset; all other pages are zero */
 };
 
 /* Guard pages of an area (MADV_GUARD_INSTALL). */
@@ -422,7 +436,8 @@ struct image_alarm {
 
 struct image {
     struct image_part processes, threads, areas, runs, actions, pending, timers, locks, files,
-        pipes, targets, fds, terminals, watches, waits, alarms, guards, kept, credentials, groups;
+        pipes, targets, fds, terminals, watches, waits, alarms, guards, kept, credentials, groups,
+        segments;
     struct image_determinism determinism;
     uint64_t texts, texts_end; /* NUL-terminated each */
     int64_t clocks[3]; /* CLOCK_MONOTONIC, CLOCK_BOOTTIME, CLOCK_REALTIME of the processes, in

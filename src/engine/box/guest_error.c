@@ -206,6 +206,8 @@ static const char *restore_words(uint32_t step) {
         return "having its terminal";
     case RESTORE_ASK:
         return "beginning to ask init for random bytes and time";
+    case RESTORE_SEGMENTS:
+        return "making its System V shared memory";
     }
     return "restoring";
 }

@@ -859,7 +859,7 @@ int restore_open_files(const int *externals, size_t n_externals, int *fds, uint3
 
 bool restore_makes_files(void) {
     const struct image_file *files = restored_table(files, struct image_file);
-    bool makes = false;
+    bool makes = restored.header->segments.n > 0;
 
     for (uint64_t i = 0; i < restored.header->files.n && !makes; i++)
         makes = files[i].kind != IMAGE_FILE_EXTERNAL;

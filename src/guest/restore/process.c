@@ -794,6 +794,13 @@ static int take_memory(uint32_t index, const int *fds, size_t n) {
     return r;
 }
 
+static int take_segment(uint32_t index) {
+    step = RESTORE_SEGMENTS;
+    return index < self->areas.n && own_areas()[index].kind == IMAGE_SEGMENT
+               ? (int)restore_attach_segment(&own_areas()[index])
+               : -EBADMSG;
+}
+
 static int take_locks(void) {
     const struct image_lock *locks = restored_table(locks, struct image_lock) + self->locks.first;
 
@@ -1010,6 +1017,9 @@ static int obey_order(const struct restore_order *order, const int *fds, size_t 
         break;
     case RESTORE_TAKE_MEMORY:
         r = take_memory(order->index, fds, n_fds);
+        break;
+    case RESTORE_TAKE_SEGMENT:
+        r = take_segment(order->index);
         break;
     case RESTORE_COMPLETE:
         r = 0;

@@ -48,29 +48,39 @@ static uint32_t n_processes(void) {
 
 /* ---- pids ---- */
 
-static int kept_socket, kept_file; /* of the pid keeper, until it has started */
+/* Of the pid keeper, until it has started. The last is open if the image has segments. */
+static int kept_socket, kept_file, kept_segments = -1;
 
-/* Writes the last pid that was given out, as if this one were next. */
-static int put_next_pid(int file, uint32_t next) {
-    char text[16], *end = guest_put_number(text, next - 1);
+static int put_number(int file, uint32_t number) {
+    char text[16], *end = guest_put_number(text, number);
     long r = sys_call4(__NR_pwrite64, file, text, end - text, 0);
 
     return r < 0 ? (int)r : 0;
 }
 
+/* Writes the last pid that was given out, as if this one were next. */
+static int put_next_pid(int file, uint32_t next) {
+    return put_number(file, next - 1);
+}
+
 /* Runs in init's memory, errno included, on a stack of its own: it must not touch what init
  * uses. */
 static int keep_pids(void *unused) {
-    uint32_t next;
+    enum { SOCKET, PIDS, SEGMENTS, NONE };
+    struct restore_keeper_request request;
     int32_t result;
 
     (void)unused;
-    if (sys_call3(__NR_dup3, kept_file, 1, 0) < 0 || sys_call3(__NR_dup3, kept_socket, 0, 0) < 0 ||
-        sys_close_range(2, ~0u, 0) < 0)
+    if (sys_call3(__NR_dup3, kept_file, PIDS, 0) < 0 ||
+        sys_call3(__NR_dup3, kept_socket, SOCKET, 0) < 0 ||
+        (kept_segments > SEGMENTS && sys_call3(__NR_dup3, kept_segments, SEGMENTS, 0) < 0) ||
+        sys_close_range(kept_segments >= 0 ? NONE : SEGMENTS, ~0u, 0) < 0)
         sys_exit_group(1);
-    while (sys_call3(__NR_read, 0, &next, sizeof next) == sizeof next && next) {
-        result = put_next_pid(1, next);
-        if (sys_call3(__NR_write, 0, &result, sizeof result) != sizeof result)
+    while (sys_call3(__NR_read, SOCKET, &request, sizeof request) == sizeof request &&
+           request.kind != RESTORE_KEEPER_END) {
+        result = request.kind == RESTORE_KEEPER_PID ? put_next_pid(PIDS, request.value)
+                                                    : put_number(SEGMENTS, request.value);
+        if (sys_call3(__NR_write, SOCKET, &result, sizeof result) != sizeof result)
             break;
     }
     sys_exit_group(0);
@@ -116,7 +126,7 @@ static int start_keeper(int file) {
 
 static bool is_alone(void) {
     return n_processes() == 1 && restored.header->threads.n == 1 &&
-           restored.header->determinism.last_pid < 2;
+           restored.header->determinism.last_pid < 2 && !restored.header->segments.n;
 }
 
 int restore_keep_pids(const struct plan *plan, int proc_sys) {
@@ -124,16 +134,26 @@ int restore_keep_pids(const struct plan *plan, int proc_sys) {
 
     if (file < 0)
         return errno == ENOENT ? -EOPNOTSUPP : -errno;
+    if (restored.header->segments.n) {
+        kept_segments = openat(proc_sys, "kernel/shm_next_id", O_WRONLY | O_CLOEXEC);
+        if (kept_segments < 0) {
+            int r = errno == ENOENT ? -EOPNOTSUPP : -errno;
+            close(file);
+            return r;
+        }
+    }
     /* The next process is the only one. With many users, another one writes the maps before. */
     int r = is_alone() && !(plan->flags & PLAN_MANY_USERS)
                 ? put_next_pid(file, restored_process(0)->pid)
                 : start_keeper(file);
     close(file);
+    if (kept_segments >= 0)
+        close(kept_segments);
     return r;
 }
 
 static void end_keeper(void) {
-    uint32_t none = 0;
+    const struct restore_keeper_request none = { RESTORE_KEEPER_END, 0 };
 
     if (restore_pids < 0)
         return;
@@ -438,13 +458,17 @@ static bool has_more(uint32_t index) {
     const struct image_process *p = restored_process(index);
     struct restore_end *has = &restore_ends[index];
 
-    while (has->areas < p->areas.n && areas_of(index)[has->areas].kind != IMAGE_MEMORY)
+    while (has->areas < p->areas.n && areas_of(index)[has->areas].kind != IMAGE_MEMORY &&
+           areas_of(index)[has->areas].kind != IMAGE_SEGMENT)
         has->areas++;
     return has->fds < p->fds.n || has->areas < p->areas.n;
 }
 
 static int give_area(uint32_t index, uint32_t first, bool is_last, const int *files) {
     const struct image_area *area = &areas_of(index)[first];
+
+    if (area->kind == IMAGE_SEGMENT)
+        return order_more(index, RESTORE_TAKE_SEGMENT, first, is_last, NULL, 0);
     int file = files[area->path], fd = -EACCES;
 
     const struct image_file *of = restored_table(files, struct image_file) + area->path;
@@ -554,6 +578,8 @@ static int resume(const struct box *box, const int *externals, size_t n_external
         r = restore_open_files(externals, n_externals, files, &file);
     if (r < 0)
         failure = (struct restore_failure){ -r, RESTORE_FILES, 0 };
+    if (r == 0 && (r = restore_make_segments()) < 0)
+        failure = (struct restore_failure){ -r, RESTORE_SEGMENTS, 0 };
     if (r == 0)
         r = restored.before
                 ? hear_owed()
@@ -562,6 +588,8 @@ static int resume(const struct box *box, const int *externals, size_t n_external
         r = give_all(box, files);
     if (r == 0)
         r = make_threads(box);
+    if (r == 0 && (r = restore_finish_segments()) < 0)
+        failure = (struct restore_failure){ -r, RESTORE_SEGMENTS, 0 };
     if (r == 0 && ((r = restore_seal(files, &file)) < 0 || (r = restore_watch(files, &file)) < 0))
         failure = (struct restore_failure){ -r, RESTORE_FILES, 0 };
     /* The last used pid is part of the restored state. */

@@ -98,6 +98,7 @@ enum restore_order_kind {
     RESTORE_SET_FOREGROUND,
     RESTORE_INCREMENTAL,
     RESTORE_SAY,
+    RESTORE_TAKE_SEGMENT,
 };
 
 struct restore_order {
@@ -150,8 +151,22 @@ struct restore_end {
 /* restore/state.c */
 extern struct restore_end restore_ends[IMAGE_MAX_PROCESSES];
 extern int restore_pids; /* -1: there is no pid keeper */
-/* Chooses the pid of the sandbox's next task. 0 or -errno. */
+/* Requests to the pid keeper, which has rights over the namespaces: the pid of the sandbox's next
+ * task, and the id of the next System V shared memory. */
+enum restore_keeper_kind { RESTORE_KEEPER_END, RESTORE_KEEPER_PID, RESTORE_KEEPER_SEGMENT };
+struct restore_keeper_request {
+    uint32_t kind, value;
+};
+/* Without a pid keeper, these do nothing. 0 or -errno. */
 int restore_next_pid(uint32_t pid);
+int restore_next_segment(uint32_t id);
+
+/* restore/segments.c. In init: makes the segments of System V shared memory, with their content,
+ * open to all processes. In each process: attaches the area's. In init, when all are attached: sets
+ * owners and modes, and removes what was removed. 0 or -errno. */
+int restore_make_segments(void);
+long restore_attach_segment(const struct image_area *area);
+int restore_finish_segments(void);
 
 /* restore/files.c, in init: creates the open files, each once. 0 or -errno, and which file
  * failed. */
@@ -168,7 +183,7 @@ int restore_seal(const int *fds, uint32_t *ret_file);
 /* Adds the inotify watches, when no more files are opened. 0 or -errno, and which file failed. */
 int restore_watch(const int *fds, uint32_t *ret_file);
 
-/* Are there files other than those that were passed in? */
+/* Are there files other than those that were passed in, or segments of shared memory? */
 bool restore_makes_files(void);
 
 /* Settings that only the owner of the descriptors can make. 0 or -errno. */

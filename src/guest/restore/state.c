@@ -14,15 +14,24 @@ struct restore_image restored;
 struct restore_end restore_ends[IMAGE_MAX_PROCESSES];
 int restore_pids = -1;
 
-int restore_next_pid(uint32_t pid) {
+static int ask_keeper(enum restore_keeper_kind kind, uint32_t value) {
+    const struct restore_keeper_request request = { kind, value };
     int32_t result;
 
     if (restore_pids < 0)
         return 0;
-    if (write(restore_pids, &pid, sizeof pid) != sizeof pid ||
+    if (write(restore_pids, &request, sizeof request) != sizeof request ||
         read(restore_pids, &result, sizeof result) != sizeof result)
         return -ESRCH;
     return result;
+}
+
+int restore_next_pid(uint32_t pid) {
+    return ask_keeper(RESTORE_KEEPER_PID, pid);
+}
+
+int restore_next_segment(uint32_t id) {
+    return ask_keeper(RESTORE_KEEPER_SEGMENT, id);
 }
 
 long restore_make_memory(const struct image_area *area) {
