@@ -29,6 +29,7 @@ static struct {
     char *memory;
     size_t length; /* 0: the file was not read completely */
     volatile bool has_begun;
+    bool is_over; /* the child has ended */
     _Alignas(16) char stack[8192];
 } aside = { .fd = -EBADF };
 
@@ -86,7 +87,7 @@ void async_read_begin(const struct dump_process *s, int take_fd) {
     aside.of = s;
     aside.fd = take_fd;
     aside.length = 0;
-    aside.has_begun = false;
+    aside.has_begun = aside.is_over = false;
     aside.pid =
         clone(read_it, aside.stack + sizeof aside.stack, CLONE_VM | CLONE_FS | CLONE_FILES, NULL);
     if (aside.pid < 0)
@@ -95,12 +96,19 @@ void async_read_begin(const struct dump_process *s, int take_fd) {
         send_away(aside.pid);
 }
 
-bool async_read_take(const struct dump_process *s, struct buf *to) {
-    if (aside.pid <= 0 || aside.of != s)
-        return false;
+void async_read_finish(void) {
+    if (aside.pid <= 0 || aside.is_over)
+        return;
     call_back(aside.pid);
     while (waitpid(aside.pid, NULL, __WALL) < 0 && errno == EINTR)
         ;
+    aside.is_over = true;
+}
+
+bool async_read_take(const struct dump_process *s, struct buf *to) {
+    if (aside.pid <= 0 || aside.of != s)
+        return false;
+    async_read_finish();
     aside.pid = 0;
     close_fd(&aside.fd);
     buf_add(to, aside.memory, aside.length);

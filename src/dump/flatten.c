@@ -144,8 +144,8 @@ static int put_all(struct flattening *whole, const struct mapped *incremental,
     for (uint64_t i = 0; i < it->segments.n && r == 0; i++) {
         struct image_segment *segment = dump_entry(segments, i, struct image_segment);
 
-        r = put_area(whole, incremental, base, segment->runs, (struct image_range){ 0 },
-            &segment->runs);
+        r = put_area(
+            whole, incremental, base, segment->runs, (struct image_range){ 0 }, &segment->runs);
     }
     if (r == 0)
         r = put_table(whole, &whole->runs, sizeof(struct image_run), &whole_header.runs);

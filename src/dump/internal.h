@@ -40,9 +40,12 @@ void cow_fork_end(struct dump *c, struct dump_process *s);
 
 /* async_read.c: starts reading a file of a process in parallel to other work; `take_fd` is
  * consumed. async_read_take() appends the text and returns true if the file was read completely.
- * async_read_end() discards a result that was not taken. */
+ * async_read_finish() waits until the reader has ended and keeps the result: before that, the
+ * worker cannot change its user namespace. async_read_end() discards a result that was not taken.
+ */
 void async_read_begin(const struct dump_process *s, int take_fd);
 bool async_read_take(const struct dump_process *s, struct buf *to);
+void async_read_finish(void);
 void async_read_end(void);
 
 /* mappings.c: lines of a process's maps. */

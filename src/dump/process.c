@@ -266,56 +266,6 @@ static int look_at_habits(struct dump *c, struct dump_process *s, struct image_p
     return r;
 }
 
-/* System V objects belong to a namespace and not to a process. The worker has entered the namespace,
- * or else one process is asked for all. If a filter denies these calls, there are no such objects.
- * Shared memory can be dumped from inside. Semaphores cannot, because the kernel shows nobody what
- * it would undo at the end of a process (SEM_UNDO). */
-static int dump_or_refuse_objects(struct dump *c, const struct dump_process *s, bool is_inside) {
-    const struct voice voice = voice_of(c, s);
-    static const struct {
-        long call;
-        size_t n;
-        uint64_t arguments[4]; /* the last is the output address */
-        size_t at;             /* where the output has the number of objects */
-        const char *what;
-    } kinds[] = {
-        { SYS_shmctl, 3, { 0, SHM_INFO }, offsetof(struct shm_info, used_ids), "shared memory" },
-        { SYS_semctl, 4, { 0, 0, SEM_INFO }, offsetof(struct seminfo, semusz), "semaphores" },
-        { SYS_msgctl, 3, { 0, MSG_INFO }, offsetof(struct msginfo, msgpool), "message queues" },
-    };
-
-    for (size_t i = 0; i < ARRAY_SIZE(kinds); i++) {
-        uint64_t arguments[4];
-        union {
-            struct shm_info memory;
-            struct seminfo semaphores;
-            struct msginfo messages;
-            unsigned char bytes[1];
-        } info = { 0 };
-        int32_t number;
-
-        memcpy(arguments, kinds[i].arguments, sizeof arguments);
-        arguments[kinds[i].n - 1] = is_inside ? (uint64_t)(uintptr_t)&info : voice.tools->scratch;
-        int r = 0;
-        if (!is_inside)
-            r = request_call(&voice, kinds[i].call, arguments, kinds[i].n, &info, sizeof info);
-        else if (syscall(kinds[i].call, arguments[0], arguments[1], arguments[2], arguments[3]) < 0)
-            r = -errno;
-        if (r == -ENOSYS)
-            break; /* nor does it allow the others */
-        if (r < 0)
-            return dump_fail(c, "its System V IPC objects", r);
-        memcpy(&number, info.bytes + kinds[i].at, sizeof number);
-        if (number && kinds[i].call == SYS_shmctl && is_inside)
-            r = segments_dump(c);
-        else if (number)
-            return dump_refuse(c, ENOTSUP, "it and others have %s of System V", kinds[i].what);
-        if (r < 0)
-            return r;
-    }
-    return 0;
-}
-
 /* An ordinary user may enter the namespace after taking the rights of the user namespace that owns
  * it, which is the user's own. From then on all ids are seen in that namespace, so this must be the
  * last step. */
@@ -328,7 +278,78 @@ static bool can_enter_namespace(int namespace, bool may_change_ids) {
     return owner >= 0 && setns(owner, CLONE_NEWUSER) == 0 && setns(namespace, CLONE_NEWIPC) == 0;
 }
 
-/* Once for all processes. */
+enum shared_kind { SHARED_MEMORY, SEMAPHORES, MESSAGE_QUEUES };
+
+/* How many objects there are of a kind. A worker outside of the namespace asks in the process.
+ * -ENOSYS: a filter denies these calls, so there are none of any kind. */
+static int count_objects(
+    const struct voice *voice, bool is_inside, enum shared_kind kind, int32_t *ret_n) {
+    static const struct {
+        long call;
+        size_t n;
+        uint64_t arguments[4]; /* the last is the output address */
+        size_t at;             /* where the output has the number of objects */
+    } calls[] = {
+        { SYS_shmctl, 3, { 0, SHM_INFO }, offsetof(struct shm_info, used_ids) },
+        { SYS_semctl, 4, { 0, 0, SEM_INFO }, offsetof(struct seminfo, semusz) },
+        { SYS_msgctl, 3, { 0, MSG_INFO }, offsetof(struct msginfo, msgpool) },
+    };
+    const long call = calls[kind].call;
+    const size_t n = calls[kind].n;
+    uint64_t arguments[4];
+    union {
+        struct shm_info memory;
+        struct seminfo semaphores;
+        struct msginfo messages;
+        unsigned char bytes[1];
+    } info = { 0 };
+    int r = 0;
+
+    memcpy(arguments, calls[kind].arguments, sizeof arguments);
+    arguments[n - 1] = is_inside ? (uint64_t)(uintptr_t)&info : voice->tools->scratch;
+    if (!is_inside)
+        r = request_call(voice, call, arguments, n, &info, sizeof info);
+    else if (syscall(call, arguments[0], arguments[1], arguments[2], arguments[3]) < 0)
+        r = -errno;
+    memcpy(ret_n, info.bytes + calls[kind].at, sizeof *ret_n);
+    return r;
+}
+
+/* Once for all processes: System V objects belong to a namespace, not to a process. Shared memory
+ * is dumped from inside. Semaphores cannot be, because the kernel shows nobody what it would undo
+ * at the end of a process (SEM_UNDO). */
+static int dump_objects(
+    struct dump *c, const struct dump_process *s, int namespace, bool is_inside) {
+    static const char *const names[] = { "shared memory", "semaphores", "message queues" };
+    const struct voice voice = voice_of(c, s);
+    bool has_memory = false;
+
+    for (int kind = SHARED_MEMORY; kind <= MESSAGE_QUEUES; kind++) {
+        int32_t n = 0;
+        int r = count_objects(&voice, is_inside, (enum shared_kind)kind, &n);
+
+        if (r == -ENOSYS)
+            break;
+        if (r < 0)
+            return dump_fail(c, "its System V IPC objects", r);
+        if (n && kind != SHARED_MEMORY)
+            return dump_refuse(c, ENOTSUP, "it and others have %s of System V", names[kind]);
+        has_memory |= n != 0;
+    }
+    if (!has_memory)
+        return 0;
+    if (!is_inside) {
+        async_read_finish();
+        if (!can_enter_namespace(namespace, true))
+            return dump_refuse(c, ENOTSUP,
+                "it and others have %s of System V, which could not be read: %s",
+                names[SHARED_MEMORY], strerror(errno));
+    }
+    int r = credentials_begin_again(c); /* it may be in another user namespace by now */
+    return r < 0 ? r : segments_dump(c);
+}
+
+/* `is_last`: nothing that depends on ids follows. */
 static int look_at_shared_objects(struct dump *c, struct dump_process *s, bool is_last) {
     auto_close int namespace = openat(s->proc, "ns/ipc", O_RDONLY | O_CLOEXEC);
     struct stat its;
@@ -338,12 +359,7 @@ static int look_at_shared_objects(struct dump *c, struct dump_process *s, bool i
     const bool is_ours = c->own_ipc == its.st_ino,
                is_inside = !is_ours && can_enter_namespace(namespace, is_last);
     c->is_looked_at = is_ours || is_inside || is_last;
-    if (is_inside && is_last) {
-        int r = credentials_begin_again(c);
-        if (r < 0)
-            return r;
-    }
-    return is_ours || !c->is_looked_at ? 0 : dump_or_refuse_objects(c, s, is_inside);
+    return is_ours || !c->is_looked_at ? 0 : dump_objects(c, s, namespace, is_inside);
 }
 
 static int number_of(const struct image_pending *pending) {

@@ -37,7 +37,7 @@ static const char name_begins[] = "/SYSV", name_ends[] = " (deleted)";
 
 /* What is known about the pages of all segments together. */
 struct pages_left {
-    bool are_swapped; /* some are swapped out, so holes cannot be told from these */
+    bool are_swapped; /* some are swapped out, so they look like holes */
     uint64_t pages;   /* pages that no segment was found to have yet */
     uint64_t bytes;   /* that may still be asked about, or read in full */
 };
@@ -77,14 +77,15 @@ int segments_find(struct dump *c, const struct map_line *map, uint32_t *ret_segm
             *ret_segment = (uint32_t)i;
         }
     if (!found || map->major != major(c->segment_device) || map->minor != minor(c->segment_device))
-        return dump_refuse(c, ENOTSUP, "it maps %.200s, which is no segment of the sandbox",
-            map->path);
+        return dump_refuse(
+            c, ENOTSUP, "it maps %.200s, which is no segment of the sandbox", map->path);
     if (c->options->is_command)
         return dump_refuse(c, ENOTSUP, "it shares memory");
     const uint64_t room = image_up_to(found->size, IMAGE_PAGE);
-    return map->offset > room || map->end - map->start > room - map->offset
-               ? dump_refuse(c, ENOTSUP, "it maps more of segment %u of System V than there is",
-                     found->id)
+    return map->offset > room || map->offset > map->start ||
+                   map->end - map->start > room - map->offset
+               ? dump_refuse(
+                     c, ENOTSUP, "it maps more of segment %u of System V than there is", found->id)
                : 0;
 }
 
@@ -114,16 +115,16 @@ static int save_found(struct dump *c, size_t first_run, const char *at, uint64_t
         if (k - i > left->pages)
             return -EBADMSG; /* the kernel does not tell this process which pages exist */
         left->pages -= k - i;
-        int r = pages_save_here(c, first_run, offset + i * IMAGE_PAGE,
-            at + offset + i * IMAGE_PAGE, k - i);
+        int r = pages_save_here(
+            c, first_run, offset + i * IMAGE_PAGE, at + offset + i * IMAGE_PAGE, k - i);
         if (r < 0)
             return r;
     }
     return 0;
 }
 
-static int save_pages(struct dump *c, size_t first_run, const char *at, uint64_t length,
-    struct pages_left *left) {
+static int save_pages(
+    struct dump *c, size_t first_run, const char *at, uint64_t length, struct pages_left *left) {
     static unsigned char there[PAGES_AT_ONCE];
     int r = 0;
 
@@ -139,8 +140,7 @@ static int save_pages(struct dump *c, size_t first_run, const char *at, uint64_t
     return r;
 }
 
-static int save_content(
-    struct dump *c, struct image_segment *segment, struct pages_left *left) {
+static int save_content(struct dump *c, struct image_segment *segment, struct pages_left *left) {
     const uint64_t length = image_up_to(segment->size, IMAGE_PAGE);
     const size_t first_run = dump_count(&c->runs, struct image_run);
 

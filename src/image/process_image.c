@@ -62,12 +62,11 @@ static bool is_text(const struct image *it, uint64_t at) {
     return at >= it->texts && at < it->texts_end;
 }
 
-/* An area maps no more than the segment has. */
-static bool is_attached(
-    const struct image *it, const char *base, const struct image_area *area) {
+/* An area maps no more than the segment has, and the whole would begin at an address. */
+static bool is_attached(const struct image *it, const char *base, const struct image_area *area) {
     const struct image_segment *segments = image_table(it, base, segments, struct image_segment);
 
-    return area->path < it->segments.n &&
+    return area->path < it->segments.n && area->offset <= area->start &&
            is_within(area->offset, area->end - area->start,
                image_up_to(segments[area->path].size, IMAGE_PAGE));
 }
@@ -229,24 +228,30 @@ static bool are_files(const struct image *it, const char *base) {
     return true;
 }
 
+/* Ids and permissions that a sandbox can have, and pages within the segment. */
+static bool is_segment(const struct image *it, const char *base, const struct image_segment *s) {
+    const struct image_run *runs = image_table(it, base, runs, struct image_run);
+    const uint32_t owners[] = { s->owner, s->group, s->creator, s->creator_group };
+
+    if (s->id > INT32_MAX || !s->size || s->size > IMAGE_HIGHEST || s->mode > 0777 ||
+        !is_range(s->runs, it->runs))
+        return false;
+    for (size_t i = 0; i < sizeof owners / sizeof owners[0]; i++)
+        if (owners[i] >= IMAGE_IDS)
+            return false;
+    for (uint32_t i = s->runs.first; i < s->runs.first + s->runs.n; i++)
+        if (!is_within(runs[i].address, runs[i].length, image_up_to(s->size, IMAGE_PAGE)))
+            return false;
+    return true;
+}
+
 /* Ids ascend. The start of a command shares no memory. */
 static bool are_segments(const struct image *it, const char *base) {
     const struct image_segment *segments = image_table(it, base, segments, struct image_segment);
-    const struct image_run *runs = image_table(it, base, runs, struct image_run);
 
-    for (uint64_t i = 0; i < it->segments.n; i++) {
-        const struct image_segment *s = &segments[i];
-
-        if (s->id > INT32_MAX || (i && s->id <= s[-1].id) || !s->size ||
-            s->size > IMAGE_HIGHEST || s->mode > 0777 || s->owner >= IMAGE_IDS ||
-            s->group >= IMAGE_IDS || s->creator >= IMAGE_IDS || s->creator_group >= IMAGE_IDS ||
-            !is_range(s->runs, it->runs))
+    for (uint64_t i = 0; i < it->segments.n; i++)
+        if ((i && segments[i].id <= segments[i - 1].id) || !is_segment(it, base, &segments[i]))
             return false;
-        for (uint32_t k = s->runs.first; k < s->runs.first + s->runs.n; k++)
-            if (!is_within(
-                    runs[k].address, runs[k].length, image_up_to(s->size, IMAGE_PAGE)))
-                return false;
-    }
     return !it->segments.n || !it->is_command;
 }
 
@@ -381,8 +386,8 @@ static bool is_consistent(const void *base, uint64_t length) {
     if (length < sizeof *it || length % 8 || it->magic != IMAGE_MAGIC || it->length != length ||
         !are_tables(it) || bytes[it->texts_end - 1] || !are_once(it, base) ||
         !are_credentials(it, base) || !are_terminals(it, base) || !are_watches(it, base) ||
-        !are_files(it, base) || !are_segments(it, base) || !is_determinism(it, base) || !it->processes.n ||
-        (it->is_command && it->processes.n != 1))
+        !are_files(it, base) || !are_segments(it, base) || !is_determinism(it, base) ||
+        !it->processes.n || (it->is_command && it->processes.n != 1))
         return false;
     for (uint64_t i = 0; i < it->areas.n; i++)
         if (!is_area(it, base, image_table(it, base, areas, struct image_area) + i))
@@ -494,8 +499,7 @@ bool image_is_of_same(const struct image *was, const char *base, const struct im
         now->is_command || was->terminals.n || now->terminals.n || was->determinism.is_there ||
         now->determinism.is_there || was->n_externals != now->n_externals ||
         !was->credentials.n != !now->credentials.n || (!was->segments.n && now->segments.n) ||
-        (is_alone && now->threads.n != 1) ||
-        max_threads(now, processes) > max_threads(was, before))
+        (is_alone && now->threads.n != 1) || max_threads(now, processes) > max_threads(was, before))
         return false;
     for (uint64_t i = 0; i < was->processes.n; i++) {
         const struct image_process *a = &before[i], *b = &processes[i];

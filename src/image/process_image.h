@@ -111,7 +111,7 @@ struct image_area {
 
 #define IMAGE_NOT_FORKED 1u /* MADV_DONTFORK */
 #define IMAGE_READ_ONLY                                                                            \
-    2u /* MEMORY: must not be made writable: the descriptor was read-only, or a seal forbids it.      \
+    2u /* MEMORY: must not be made writable: the descriptor was read-only, or a seal forbids it.   \
           SEGMENT: attached with SHM_RDONLY */
 
 /* Pages that are adjacent in memory and in the image. All other pages of the area are zero. */
@@ -128,13 +128,13 @@ struct image_kept {
 
 /* A segment of System V shared memory. Processes attach it as areas, or none does. */
 struct image_segment {
-    uint32_t id, key;                           /* key 0: IPC_PRIVATE */
-    uint64_t size;                              /* in bytes, as for shmget(2) */
-    uint32_t mode;                              /* permission bits */
-    uint32_t is_removed;                        /* it ends with its last attachment (SHM_DEST) */
-    uint32_t owner, group;                      /* these four with many users, else 0 */
+    uint32_t id, key;      /* key 0: IPC_PRIVATE */
+    uint64_t size;         /* in bytes, as for shmget(2) */
+    uint32_t mode;         /* permission bits */
+    uint32_t is_removed;   /* it ends with its last attachment (SHM_DEST) */
+    uint32_t owner, group; /* these four with many users, else 0 */
     uint32_t creator, creator_group;
-    struct image_range runs;                    /* by offset; all other pages are zero */
+    struct image_range runs; /* by offset; all other pages are zero */
 };
 
 /* Guard pages of an area (MADV_GUARD_INSTALL). */

@@ -14,11 +14,11 @@
 #include "store/describe.h"
 
 struct made {
-    char pages[2 * IMAGE_PAGE];
+    char pages[3 * IMAGE_PAGE];
     struct image_process processes[2];
     struct image_thread thread;
-    struct image_area areas[3];
-    struct image_run runs[2];
+    struct image_area areas[4];
+    struct image_run runs[3];
     struct image_action action;
     struct image_pending pending;
     struct image_timer timer;
@@ -34,6 +34,7 @@ struct made {
     struct image_guard guard;
     struct image_credentials credentials;
     uint32_t groups[2];
+    struct image_segment segment;
     char texts[64];
     struct image header;
 };
@@ -43,8 +44,8 @@ struct made {
         sizeof(((struct made *)0)->member) / sizeof(one_of(((struct made *)0)->member)) })
 #define one_of(member)                                                                             \
     _Generic(&(member), struct image_process(*)[2]                                                 \
-             : ((struct made *)0)->processes[0], struct image_area(*)[3]                           \
-             : ((struct made *)0)->areas[0], struct image_run(*)[2]                                \
+             : ((struct made *)0)->processes[0], struct image_area(*)[4]                           \
+             : ((struct made *)0)->areas[0], struct image_run(*)[3]                                \
              : ((struct made *)0)->runs[0], struct image_file(*)[5]                                \
              : ((struct made *)0)->files[0], struct image_fd(*)[2]                                 \
              : ((struct made *)0)->fds[0], uint32_t(*)[2]                                          \
@@ -75,6 +76,7 @@ static void make(struct made *m) {
         .guards = PART(guard),
         .credentials = PART(credentials),
         .groups = PART(groups),
+        .segments = PART(segment),
         .determinism = { .is_there = 1, .flags = IMAGE_VIRTUAL, .ticks = 1000 },
         .n_lent = 1,
         .texts = text,
@@ -91,7 +93,7 @@ static void make(struct made *m) {
         .executable = text,
         .directory = text,
         .root = text,
-        .areas = { 0, 3 },
+        .areas = { 0, 4 },
         .threads = { 0, 1 },
         .actions = { 0, 1 },
         .pending = { 0, 1 },
@@ -120,9 +122,18 @@ static void make(struct made *m) {
         .end = IMAGE_LOWEST + 5 * IMAGE_PAGE,
         .kind = IMAGE_MEMORY,
         .path = 1 };
+    m->areas[3] = (struct image_area){ .start = IMAGE_LOWEST + 6 * IMAGE_PAGE,
+        .end = IMAGE_LOWEST + 7 * IMAGE_PAGE,
+        .kind = IMAGE_SEGMENT,
+        .offset = IMAGE_PAGE };
+    m->segment = (struct image_segment){
+        .id = 5, .key = 7, .size = IMAGE_PAGE + 1, .mode = 0600, .runs = { 2, 1 }
+    };
     m->guard = (struct image_guard){ .address = IMAGE_LOWEST, .length = IMAGE_PAGE };
     m->runs[0] = (struct image_run){ .address = IMAGE_LOWEST, .length = IMAGE_PAGE };
     m->runs[1] = (struct image_run){ .length = IMAGE_PAGE, .at = IMAGE_PAGE };
+    m->runs[2] =
+        (struct image_run){ .address = IMAGE_PAGE, .length = IMAGE_PAGE, .at = 2 * IMAGE_PAGE };
     m->files[0] = (struct image_file){ .kind = IMAGE_FILE_PIPE, .path = text };
     m->files[1] = (struct image_file){
         .kind = IMAGE_FILE_MEMORY, .path = text, .length = 100, .runs = { 1, 1 }
@@ -153,6 +164,7 @@ static void look(const char *at, uint64_t length) {
 static void take(const struct image *it, const char *base) {
     const struct image_area *areas = image_table(it, base, areas, struct image_area);
     const struct image_file *files = image_table(it, base, files, struct image_file);
+    const struct image_segment *segments = image_table(it, base, segments, struct image_segment);
     const struct image_run *runs = image_table(it, base, runs, struct image_run);
     unsigned char *taken = calloc(it->areas.n + 1, 1);
     uint64_t n = 0, bytes = 0;
@@ -166,8 +178,11 @@ static void take(const struct image *it, const char *base) {
             if (k >= it->areas.n || taken[k]++)
                 abort();
     }
-    for (uint64_t i = 0; i < it->areas.n + it->files.n; i++) {
-        struct image_range range = i < it->areas.n ? areas[i].runs : files[i - it->areas.n].runs;
+    const uint64_t n_before = it->areas.n + it->files.n;
+    for (uint64_t i = 0; i < n_before + it->segments.n; i++) {
+        struct image_range range = i < it->areas.n ? areas[i].runs
+                                   : i < n_before  ? files[i - it->areas.n].runs
+                                                   : segments[i - n_before].runs;
 
         for (uint32_t k = range.first; k < range.first + range.n; k++)
             bytes += (runs[k].length + IMAGE_PAGE - 1) & ~(uint64_t)(IMAGE_PAGE - 1);
@@ -260,6 +275,37 @@ static void walk(const struct image *it, const char *base) {
     }
 }
 
+/* Init makes each segment, fills it, and attaches parts of it. */
+static void walk_segments(const struct image *it, const char *base) {
+    const struct image_segment *segments = image_table(it, base, segments, struct image_segment);
+    const struct image_area *areas = image_table(it, base, areas, struct image_area);
+    const struct image_run *runs = image_table(it, base, runs, struct image_run);
+
+    for (uint64_t i = 0; i < it->segments.n; i++) {
+        const struct image_segment *s = &segments[i];
+        const uint64_t whole = image_up_to(s->size, IMAGE_PAGE);
+
+        if (s->id > INT32_MAX || !whole || s->mode > 0777 || s->owner >= IMAGE_IDS ||
+            s->group >= IMAGE_IDS || s->creator >= IMAGE_IDS || s->creator_group >= IMAGE_IDS)
+            abort();
+        for (uint32_t k = s->runs.first; k < s->runs.first + s->runs.n; k++) {
+            if (runs[k].address > whole || runs[k].length > whole - runs[k].address)
+                abort();
+            look(base + runs[k].at, runs[k].length);
+        }
+    }
+    for (uint64_t i = 0; i < it->areas.n; i++) {
+        const struct image_area *area = &areas[i];
+
+        if (area->kind != IMAGE_SEGMENT)
+            continue;
+        const uint64_t whole = image_up_to(segments[area->path].size, IMAGE_PAGE);
+        if (area->offset > area->start || area->offset > whole ||
+            area->end - area->start > whole - area->offset)
+            abort();
+    }
+}
+
 /* The rights of each thread are some that a sandbox has. */
 static void walk_rights(const struct image *it, const char *base) {
     const struct image_thread *threads = image_table(it, base, threads, struct image_thread);
@@ -324,6 +370,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         json_decref(describe_processes(exact, sizeof *m));
         walk_clock(&exact->header, (const char *)exact);
         walk_rights(&exact->header, (const char *)exact);
+        walk_segments(&exact->header, (const char *)exact);
     }
     free(exact);
     free(m);

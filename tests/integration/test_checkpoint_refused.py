@@ -142,7 +142,6 @@ def check(): d.send(b"x"); assert c.recv(9) == b"x"
 }
 # Where the memory of a sandbox is not counted by a cgroup, there is none of this.
 OF_SYSTEM_V = {
-    "shared_memory": "libc.shmget(7, 4096, 0o1600)",
     "semaphores": "libc.semget(7, 1, 0o1600)",
     "message_queues": "libc.msgget(7, 0o1600)",
 }

@@ -458,7 +458,7 @@ def forge(tmp_path_factory):
     rollbox("engine", "stop")
 
 
-HEADER_BYTES = 536
+HEADER_BYTES = 552
 PART_OF_CREDENTIALS = 18
 CREDENTIALS = struct.Struct("<8I2I5Q2I")  # struct image_credentials
 

@@ -797,7 +797,7 @@ static int take_memory(uint32_t index, const int *fds, size_t n) {
 static int take_segment(uint32_t index) {
     step = RESTORE_SEGMENTS;
     return index < self->areas.n && own_areas()[index].kind == IMAGE_SEGMENT
-               ? (int)restore_attach_segment(&own_areas()[index])
+               ? (int)restore_attach_segment(own_areas(), self->areas.n, index)
                : -EBADMSG;
 }
 

@@ -162,10 +162,11 @@ int restore_next_pid(uint32_t pid);
 int restore_next_segment(uint32_t id);
 
 /* restore/segments.c. In init: makes the segments of System V shared memory, with their content,
- * open to all processes. In each process: attaches the area's. In init, when all are attached: sets
+ * open to all processes. In each process: attaches that of an area, and its other
+ * parts. In init, when all are attached: sets
  * owners and modes, and removes what was removed. 0 or -errno. */
 int restore_make_segments(void);
-long restore_attach_segment(const struct image_area *area);
+long restore_attach_segment(const struct image_area *areas, uint32_t n, uint32_t index);
 int restore_finish_segments(void);
 
 /* restore/files.c, in init: creates the open files, each once. 0 or -errno, and which file
