@@ -11,6 +11,8 @@ from asked import Asked, closing, restorer  # noqa: F401
 from harness import skip
 from many_users import give_ids, has_ids
 from rollbox import FeatureMissing, Outcome, Policy, Sandbox
+from stores import store  # noqa: F401
+from two_stores import engine, other  # noqa: F401
 
 CALLS = r"""
 exec('''
@@ -294,14 +296,21 @@ def test_owners_creators_and_modes_of_many_users(box):
         assert copy("as_user(1001, 'rm(b)'), as_user(1003, 'rm(a)')") == "('EPERM', 'EPERM')"
 
 
-def test_exported_processes_keep_their_segments(box, tmp_path):
-    """A sandbox that hibernates again links what it had."""
-    asked = begin(box, "a = get(7, 4096); where = at(a)", "write(where, b'known')")
-    before = asked("all_of_them()")
-    box.hibernate()
-    box.wake()
-    box.hibernate()
-    assert asked.of(box)("all_of_them(), read(where)") == f"({before}, b'known')"
+def test_exported_processes_keep_their_segments(users, engine, other, tmp_path, store):  # noqa: F811
+    """Another store on the same machine imports the file; the copy of a copy is a difference to it."""
+    with Sandbox(Policy(max_memory="512M", users=users), engine=engine) as box:
+        asked = begin(box, "a = get(7, 4096); where = at(a)", "write(where, b'known')")
+        before = asked("all_of_them()")
+        box.export(tmp_path / "box.live", processes="keep")
+        assert asked("rm(a), dt(where)") == "(0, 0)"
+    other.import_(tmp_path / "box.live", "--trust")
+    with other.engine() as there:
+        copy = Sandbox.open("copy", engine=there)
+        again = asked.of(copy)
+        assert again("all_of_them(), read(where)") == f"({before}, b'known')"
+        again("write(where, b'later')")
+        copy.hibernate()
+        assert asked.of(copy)("all_of_them(), read(where)") == f"({before}, b'later')"
 
 
 def test_segments_under_a_clock_of_the_policy(users):
