@@ -25,7 +25,8 @@ TESTS = ROOT / "tests/integration"
 NEMO_GYM = """omegaconf hydra-core pydantic rich aiohttp httpx psutil openai fastapi uvicorn orjson
     requests tqdm devtools"""
 COMMON = ["pytest", "opentelemetry-proto"]  # of the tests themselves
-RAY = "ray==2.60.0"
+# Ray takes opentelemetry-proto for the whole of OpenTelemetry, which it then wants.
+RAY = ["ray==2.60.0", "opentelemetry-sdk", "opentelemetry-exporter-prometheus"]
 EPISODES = "test_integration_episodes.py"
 PAGE = ROOT / "docs/integrations.md"
 BEGIN, END = "<!-- results: `make integrations` writes them -->", "<!-- results end -->"
@@ -86,7 +87,7 @@ ADAPTERS = [
         "inspect_ai",
         "inspect_ai",
         "3.11",
-        ["inspect-ai==0.3.285", RAY],
+        ["inspect-ai==0.3.285", *RAY],
         ["test_integration_inspect_ai.py", "test_integrations.py", EPISODES],
         "inspect",
     ),
@@ -97,21 +98,21 @@ ADAPTERS = [
         "mini_swe",
         "mini-swe-agent",
         "3.11",
-        ["mini-swe-agent==2.4.6", RAY],
+        ["mini-swe-agent==2.4.6", *RAY],
         ["test_integrations_mini_swe_agent.py", EPISODES],
     ),
     Adapter(
         "trl",
         "TRL",
         "3.11",
-        ["trl==1.16.0", "transformers", "torch", "jmespath", RAY, "cloudpickle"],
+        ["trl==1.16.0", "transformers", "torch", "jmespath", *RAY, "cloudpickle"],
         ["test_integration_trl.py", "test_integrations_trl.py", EPISODES],
     ),
     Adapter(
         "verl",
         "verl",
         "3.11",
-        ["verl[verl-core]==0.9.1", "torch", "cachetools"],
+        ["verl[verl-core]==0.9.1", "torch", "cachetools", *RAY],
         ["test_integration_verl.py", EPISODES],
     ),
     Adapter(
@@ -132,7 +133,7 @@ ADAPTERS = [
         "ray",
         "Ray",
         "3.11",
-        [RAY, "cloudpickle"],
+        [*RAY, "cloudpickle"],
         ["test_integration_ray.py"],
     ),
     Adapter(
