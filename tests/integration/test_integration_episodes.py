@@ -27,6 +27,8 @@ from rollbox import Engine
 pytestmark = pytest.mark.timeout_s(600)
 
 HERE = os.path.dirname(os.path.abspath(__file__))
+# Other tests on this machine have seconds of their own.
+SECONDS = [f"{86400 + os.getpid()}.{number}" for number in range(1, 5)]
 NEED_AN_IMAGE = ("harbor", "nemo_gym", "verifiers")
 FOUND = episodes.here()
 ASYNCHRONOUS = [episode for episode in FOUND if episode not in episodes.SYNCHRONOUS]
@@ -79,7 +81,8 @@ import episodes
 
 async def main():
     async with getattr(episodes, sys.argv[2])(**eval(sys.argv[3])) as run:
-        for command in ("sleep 86387.1 >/dev/null 2>&1 & echo x >/tmp/left", "exec sleep 86387.2"):
+        one, two = sys.argv[4:]
+        for command in (f"sleep {one} >/dev/null 2>&1 & echo x >/tmp/left", f"exec sleep {two}"):
             answer = run(command)
             if inspect.isawaitable(answer):
                 await answer
@@ -91,16 +94,16 @@ asyncio.run(main())
 @each(FOUND)
 def test_nothing_is_left_of_a_killed_framework(episode, image, tmp_path):
     program = subprocess.Popen(
-        [sys.executable, "-c", KILLED, HERE, episode.__name__, repr(image)],
+        [sys.executable, "-c", KILLED, HERE, episode.__name__, repr(image), *SECONDS[:2]],
         env={**os.environ, "TMPDIR": str(tmp_path)},
     )
-    while not (processes("sleep", "86387.1") and processes("sleep", "86387.2")):
+    while not (processes("sleep", SECONDS[0]) and processes("sleep", SECONDS[1])):
         assert program.poll() is None  # an import may take longer than a test waits for others
         time.sleep(0.02)
     (engine,) = [pid for pid in descendants(program.pid) if comm(pid) == "rollbox-engine"]
     program.kill()
     program.wait()
-    until(lambda: not processes("sleep", "86387.1") and not processes("sleep", "86387.2"))
+    until(lambda: not processes("sleep", SECONDS[0]) and not processes("sleep", SECONDS[1]))
     until(lambda: not os.path.exists(f"/proc/{engine}"))
     until(lambda: not groups_of(engine))
     assert [name for name in os.listdir(tmp_path) if "rollbox" in name] == []
@@ -110,14 +113,14 @@ def test_nothing_is_left_of_a_killed_framework(episode, image, tmp_path):
 def test_a_cancelled_step_ends_its_command(episode, image):
     async def main():
         async with episode(**image) as run:
-            task = asyncio.ensure_future(run("exec sleep 86387.3"))
-            while not processes("sleep", "86387.3"):
+            task = asyncio.ensure_future(run(f"exec sleep {SECONDS[2]}"))
+            while not processes("sleep", SECONDS[2]):
                 await asyncio.sleep(0.01)
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
             end = time.monotonic() + DEADLINE
-            while processes("sleep", "86387.3"):
+            while processes("sleep", SECONDS[2]):
                 assert time.monotonic() < end
                 await asyncio.sleep(0.01)
             assert "after" in await run("echo after")
@@ -130,13 +133,13 @@ def test_the_end_of_an_event_loop_ends_its_episodes(episode, image):
     async def main():
         context = episode(**image)
         run = await context.__aenter__()
-        task = asyncio.ensure_future(run("exec sleep 86387.4"))
-        while not processes("sleep", "86387.4"):
+        task = asyncio.ensure_future(run(f"exec sleep {SECONDS[3]}"))
+        while not processes("sleep", SECONDS[3]):
             await asyncio.sleep(0.01)
         return context, task
 
     kept = asyncio.run(main())
-    until(lambda: not processes("sleep", "86387.4"))
+    until(lambda: not processes("sleep", SECONDS[3]))
     assert "again" in ran(episode, "echo again", **image) and kept
 
 
