@@ -25,7 +25,7 @@ TESTS = ROOT / "tests/integration"
 NEMO_GYM = """omegaconf hydra-core pydantic rich aiohttp httpx psutil openai fastapi uvicorn orjson
     requests tqdm devtools"""
 COMMON = ["pytest", "opentelemetry-proto"]  # of the tests themselves
-# Ray takes opentelemetry-proto for the whole of OpenTelemetry, which it then wants.
+# Where opentelemetry-proto is, Ray wants the rest of OpenTelemetry, too.
 RAY = ["ray==2.60.0", "opentelemetry-sdk", "opentelemetry-exporter-prometheus"]
 EPISODES = "test_integration_episodes.py"
 PAGE = ROOT / "docs/integrations.md"
