@@ -97,12 +97,14 @@ def test_nothing_is_left_of_a_killed_framework(episode, image, tmp_path):
         [sys.executable, "-c", KILLED, HERE, episode.__name__, repr(image), *SECONDS[:2]],
         env={**os.environ, "TMPDIR": str(tmp_path)},
     )
-    while not (processes("sleep", SECONDS[0]) and processes("sleep", SECONDS[1])):
-        assert program.poll() is None  # an import may take longer than a test waits for others
-        time.sleep(0.02)
-    (engine,) = [pid for pid in descendants(program.pid) if comm(pid) == "rollbox-engine"]
-    program.kill()
-    program.wait()
+    try:
+        while not (processes("sleep", SECONDS[0]) and processes("sleep", SECONDS[1])):
+            assert program.poll() is None  # an import may take longer than a test waits for others
+            time.sleep(0.02)
+        (engine,) = [pid for pid in descendants(program.pid) if comm(pid) == "rollbox-engine"]
+    finally:
+        program.kill()
+        program.wait()
     until(lambda: not processes("sleep", SECONDS[0]) and not processes("sleep", SECONDS[1]))
     until(lambda: not os.path.exists(f"/proc/{engine}"))
     until(lambda: not groups_of(engine))
