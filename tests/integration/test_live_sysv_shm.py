@@ -303,7 +303,7 @@ def test_exported_processes_keep_their_segments(users, engine, other, tmp_path, 
         before = asked("all_of_them()")
         box.export(tmp_path / "box.live", processes="keep")
         assert asked("rm(a), dt(where)") == "(0, 0)"
-    other.import_(tmp_path / "box.live", "--trust")
+    other.import_(tmp_path / "box.live", "copy", 0, (), "--trust")
     with other.engine() as there:
         copy = Sandbox.open("copy", engine=there)
         again = asked.of(copy)
