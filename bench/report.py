@@ -217,12 +217,13 @@ def test_table(test: str, rows: Dict[str, Any]) -> List[str]:
                 ]
             )
     elif test == "serving":
-        head = ["", "a second", "x library", "CPU x engine", "p50 ms", "p99 ms"]
+        head = ["", "a second", "x library", "CPU x engine", "x SandboxFusion", "p50 ms", "p99 ms"]
         head += ["added to p99, ms", "KiB each", "MiB", "runs"]
         forms = (
             ("per_second", "{:,.0f}"),
             ("of_direct", "{:.2f}"),
             ("cpu_of_engine", "{:.2f}"),
+            ("of_fusion", "{:.1f}"),
             ("p50_us", ""),
             ("p99_us", ""),
             ("added_p99_ms", "{:.1f}"),
@@ -235,7 +236,7 @@ def test_table(test: str, rows: Dict[str, Any]) -> List[str]:
                 for key, form in forms
             ]
             lines.append(
-                [name, "failed", *[""] * 8] if "failed" in row else [name, *cells, str(row["runs"])]
+                [name, "failed", *[""] * 9] if "failed" in row else [name, *cells, str(row["runs"])]
             )
     elif test == "sessions":
         head = ["", "p50 us", "p99 us", "x bare", "runs"]

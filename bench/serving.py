@@ -7,6 +7,10 @@ BENCH is the compiled bench.c. The HTTP client is wrk, of the distribution, with
 library has 64 threads. Both run the same programs, take turns within each round, and every answer
 is looked at. "beside" is the time of one client's commands while another client asks for something
 slow, and "streams" is the memory of the server.
+
+"fusion" is SandboxFusion's own server beside this one: verl's code sends /run_code to both, in
+turns. It is measured where bench/setup has installed it, or ROLLBOX_BENCH_FUSION names such a
+directory: a virtual environment with `verl` and a checkout `SandboxFusion`.
 """
 
 import http.client
@@ -28,7 +32,11 @@ from typing import Any, Callable, Dict, List, Tuple
 
 CONNECTIONS = 64
 SECONDS = 2
-IDLE = 2000
+IDLE = 10_000
+IDLE_COMMANDS = 11  # one takes 1,024 at most
+FUSION = Path(os.environ.get("ROLLBOX_BENCH_FUSION") or Path(__file__).parent.parent / ".venv-fusion")
+FUSION_THREADS = 8  # above this its requests time out on two CPUs
+FUSION_SECONDS = 10
 COMMANDS = 300
 OUTPUT = 1 << 30
 GONE = 30
@@ -40,7 +48,10 @@ TARGETS = [
      "server: runs of Python code a second, as a part of the C library's"),
     ("/bin/true, POST /v1/runs", "cpu_of_engine", 0.6, True,
      "server: its CPU for a run, as a part of the engine's"),
+    ("/run_code of this server", "of_fusion", 10, False,
+     "server: /run_code by verl's code, times SandboxFusion's own server"),
     ("idle streams", "kib_each", 2, True, "server: KiB of an idle event stream, without TLS"),
+    ("idle streams of commands", "kib_each", 2, True, "server: KiB of a command's idle stream"),
     ("1 GiB of output", "grown_mib", 16, True, "server: MiB by which it grows while 1 GiB passes"),
     ("forks of 32 live Pythons", "added_p99_ms", 5, True,
      "server: ms added to the p99 of other clients' commands by forks"),
@@ -83,6 +94,8 @@ class Server:
             capture_output=True,
             text=True,
         ).stdout.strip()
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
         self.process = subprocess.Popen(
             [build / "rollbox", "serve", "--listen", "127.0.0.1:0", "--tokens", self.tokens],
             stdout=subprocess.PIPE,
@@ -290,42 +303,41 @@ def begin(server: Server, path: str, argv: List[str]) -> None:
 def attach(server: Server, path: str) -> socket.socket:
     connection = socket.create_connection(("127.0.0.1", server.port), 60)
     connection.sendall(
-        f"GET {path}/stream HTTP/1.1\r\nHost: localhost\r\n"
+        f"GET {path} HTTP/1.1\r\nHost: localhost\r\n"
         f"Authorization: Bearer {server.token}\r\n\r\n".encode()
     )
     return connection
 
 
-def measure_streams(server: Server) -> Dict[str, Any]:
-    """The idle streams are those of four commands: one command takes 1,024 at most."""
-    calls, commands = server.connect(), "/v1/sandboxes/streams/execs/"
-    server.call(calls, "POST", "/v1/sandboxes", {"name": "streams"})
-    for number in range(4):
-        begin(server, f"{commands}idle{number}", ["sh", "-c", "echo begun; sleep 1000"])
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+def measure_idle(server: Server, paths: List[str], wanted: int, word: bytes) -> Dict[str, Any]:
+    """Streams of these paths, each after it has sent the word. The first ones do not count."""
     held: List[socket.socket] = []
     before = 0
-    for number in range(IDLE + 100):
+    for number in range(wanted + 100):
         if number == 100:
             before = resident_kib(server.process.pid)
-        held.append(attach(server, f"{commands}idle{number % 4}"))
+        held.append(attach(server, paths[number % len(paths)]))
         got = b""
-        while b"begun" not in got:
-            got += held[-1].recv(65536)
-    rows: Dict[str, Any] = {
-        "idle streams": {
-            "kib_each": (resident_kib(server.process.pid) - before) / IDLE,
-            "runs": IDLE,
-        }
-    }
+        while word not in got:
+            data = held[-1].recv(65536)
+            if not data:
+                raise RuntimeError(f"stream {number} ended: {got[-200:]!r}")
+            got += data
+    grown = resident_kib(server.process.pid) - before
     for connection in held:
         connection.close()
+    return {"kib_each": grown / wanted, "runs": wanted}
 
+
+def measure_streams(server: Server, fresh: Callable[[], Server]) -> Dict[str, Any]:
+    """Memory that one measurement has given back would hide the growth of the next: so the stream
+    comes first, and each kind of idle streams has a new server."""
+    commands = "/v1/sandboxes/streams/execs/"
+    server.call(server.connect(), "POST", "/v1/sandboxes", {"name": "streams"})
     before = resident_kib(server.process.pid)
     begin(server, commands + "output", ["sh", "-c", f"yes {'a' * 63} | head -c {OUTPUT}"])
     at, size, most, tail = time.perf_counter(), 0, before, b""
-    with attach(server, commands + "output") as connection:
+    with attach(server, commands + "output/stream") as connection:
         while b"event: result" not in tail:
             data = connection.recv(1 << 20)
             if not data:
@@ -336,12 +348,30 @@ def measure_streams(server: Server) -> Dict[str, Any]:
             tail = (tail + data)[-4096:]
     if size < OUTPUT:
         raise RuntimeError(f"{size} of {OUTPUT} bytes came")
-    rows["1 GiB of output"] = {
-        "grown_mib": (most - before) / 1024,
-        "mib_s": size / (1 << 20) / (time.perf_counter() - at),
-        "runs": 1,
+    rows: Dict[str, Any] = {
+        "1 GiB of output": {
+            "grown_mib": (most - before) / 1024,
+            "mib_s": size / (1 << 20) / (time.perf_counter() - at),
+            "runs": 1,
+        },
+        "client that goes away": measure_gone(server),
     }
-    rows["client that goes away"] = measure_gone(server)
+    other = fresh()
+    try:
+        rows["idle streams"] = measure_idle(other, ["/v1/events"], IDLE, b"200 OK")
+    finally:
+        other.close()
+    other = fresh()
+    try:
+        other.call(other.connect(), "POST", "/v1/sandboxes", {"name": "streams"})
+        for number in range(IDLE_COMMANDS):
+            begin(other, f"{commands}idle{number}", ["sh", "-c", "echo begun; sleep 1000"])
+        # Each stream of a command has three descriptors of the server.
+        room = min(IDLE, resource.getrlimit(resource.RLIMIT_NOFILE)[1] // 3 - 500)
+        paths = [f"{commands}idle{number}/stream" for number in range(IDLE_COMMANDS)]
+        rows["idle streams of commands"] = measure_idle(other, paths, room, b"begun")
+    finally:
+        other.close()
     return rows
 
 
@@ -382,6 +412,73 @@ def measure_gone(server: Server) -> Dict[str, Any]:
     }
 
 
+def fusion_server() -> Tuple[subprocess.Popen, str]:
+    """SandboxFusion's own server on a free port, and its address, once it runs a program."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    process = subprocess.Popen(
+        [FUSION / "bin/python", "-m", "uvicorn", "sandbox.server.server:app", "--port", str(port)],
+        cwd=FUSION / "SandboxFusion",
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    url = f"http://127.0.0.1:{port}/run_code"
+    for _ in range(120):
+        try:
+            if verl_client(url, 1, 0.1)["wrong"] == 0:
+                return process, url
+        except RuntimeError:
+            pass
+        time.sleep(0.5)
+    os.killpg(process.pid, signal.SIGKILL)
+    raise RuntimeError("SandboxFusion's server did not start")
+
+
+def verl_client(url: str, threads: int, seconds: float) -> Dict[str, Any]:
+    client = Path(__file__).parent / "fusion_client.py"
+    done = subprocess.run(
+        [FUSION / "bin/python", client, url, str(threads), str(seconds)],
+        capture_output=True,
+        text=True,
+    )
+    if done.returncode:
+        raise RuntimeError(done.stderr.strip()[-200:])
+    return json.loads(done.stdout)
+
+
+def measure_fusion(server: Server, rounds: int) -> Dict[str, Any]:
+    if not (FUSION / "SandboxFusion" / "sandbox").exists():
+        reason = f"not measured: no SandboxFusion in {FUSION} (bench/setup installs it)"
+        return {"/run_code of this server": {"failed": reason}}
+    process, url = fusion_server()
+    own = f"http://bench:{server.token}@127.0.0.1:{server.port}/run_code"
+    sums: Dict[str, List[Dict[str, Any]]] = {own: [], url: []}
+    try:
+        for _ in range(rounds):
+            for one in sums:
+                sums[one].append(verl_client(one, FUSION_THREADS, FUSION_SECONDS))
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+    def row(of: List[Dict[str, Any]]) -> Dict[str, Any]:
+        return {
+            "per_second": statistics.median(one["n"] / one["s"] for one in of),
+            "p50_us": statistics.median(one["p50_ms"] for one in of) * 1e3,
+            "p99_us": statistics.median(one["p99_ms"] for one in of) * 1e3,
+            "wrong": sum(one["wrong"] for one in of),
+            "runs": sum(one["n"] for one in of),
+        }
+
+    rows = {"/run_code of this server": row(sums[own]), "/run_code of SandboxFusion": row(sums[url])}
+    ours, theirs = rows.values()
+    if not ours["wrong"] and not theirs["wrong"]:
+        ours["of_fusion"] = ours["per_second"] / theirs["per_second"]
+    return rows
+
+
 def main() -> None:
     build, bench, rounds = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
     if not shutil.which("wrk"):
@@ -393,7 +490,8 @@ def main() -> None:
             found = {
                 "rate": measure_rate(server, bench, rounds, directory),
                 "beside": measure_beside(server),
-                "streams": measure_streams(server),
+                "streams": measure_streams(server, lambda: Server(build, directory)),
+                "fusion": measure_fusion(server, rounds),
             }
             print(json.dumps(found))
         finally:

@@ -791,4 +791,6 @@ void handle_exec_stream(struct exchange *exchange) {
     (void)loop_timer_set(
         exchange->server->loop, &stream->timer, clock_now_ns() + COMMENT_NS, on_comment);
     http_begin(exchange->connection, 200, "text/event-stream", "X-Accel-Buffering: no\r\n");
+    /* It had no members, and the stream may last for hours. */
+    json_decref(TAKE_PTR(exchange->body));
 }

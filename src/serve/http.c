@@ -275,12 +275,18 @@ static void set_body_timer(struct http_connection *connection) {
 
 /* ---- the end ---- */
 
+static void forget_headers(struct http_request *request) {
+    buf_done(&request->text);
+    free(request->headers);
+    request->headers = NULL;
+    request->n_headers = request->headers_room = 0;
+}
+
 static void request_done(struct http_request *request) {
     free(request->path);
     free(request->query);
     buf_done(&request->body);
-    buf_done(&request->text);
-    free(request->headers);
+    forget_headers(request);
     *request = (struct http_request){ .n_headers = 0 };
 }
 
@@ -601,6 +607,8 @@ void http_begin(
     }
     add_head(connection, status, type, headers, 0, true);
     connection->state = STATE_STREAM;
+    /* A stream may last for hours, and there are thousands. */
+    forget_headers(&connection->request);
     flush(connection);
 }
 

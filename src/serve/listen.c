@@ -16,6 +16,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "base/buf.h"
 #include "base/cleanup.h"
 
 #define LISTEN_MAX (CONFIG_LIST_MAX + 16)
@@ -47,20 +48,66 @@ static void set_int(int fd, int level, int option, int value) {
     (void)setsockopt(fd, level, option, &value, sizeof value);
 }
 
+/* Kept open, so that a connection can be refused when there is no other descriptor left. A
+ * connection that is not accepted would wake the loop without end. */
+static int spare = -EBADF;
+
+static void keep_spare(void) {
+    if (spare < 0)
+        spare = fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 3);
+}
+
+/* There is no room for the connection, and nothing is read from it. A client that speaks TLS sees
+ * the end alone. */
+static void refuse_full(const struct server *server, int take_fd, bool is_clear) {
+    static const char body[] =
+        "{\"type\":\"about:blank\",\"title\":\"Service Unavailable\",\"status\":503,"
+        "\"code\":\"resource_exhausted\",\"stage\":\"request\",\"detail\":\"the server has as many "
+        "connections as it may have: close some, or raise its limit of open files\"";
+    auto_buf struct buf answer = BUF_INIT, text = BUF_INIT;
+
+    buf_printf(&text, "%s,\"maximum\":%u}", body, server->http.max_connections);
+    buf_printf(&answer,
+        "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/problem+json\r\n"
+        "Retry-After: 1\r\nConnection: close\r\nContent-Length: %zu\r\n\r\n%s",
+        text.length, text.data ? text.data : "");
+    if (is_clear && !buf_failed(&answer) &&
+        send(take_fd, answer.data, answer.length, MSG_NOSIGNAL | MSG_DONTWAIT) > 0)
+        (void)shutdown(take_fd, SHUT_WR);
+    /* What has come is read: otherwise the end would be a reset, and the answer lost. */
+    (void)recv(take_fd, (char[4096]){ 0 }, 4096, MSG_DONTWAIT);
+    close(take_fd);
+}
+
+static int accept_or_refuse(const struct listener *listener, bool is_clear) {
+    int fd = accept4(listener->fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+
+    if (fd >= 0 || (errno != EMFILE && errno != ENFILE) || spare < 0)
+        return fd;
+    close_fd(&spare);
+    fd = accept4(listener->fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+    if (fd >= 0)
+        refuse_full(listener->server, fd, is_clear);
+    keep_spare();
+    return -EMFILE;
+}
+
 static void on_connection(struct loop_source *source, uint32_t events) {
     struct listener *listener = container_of(source, struct listener, source);
     struct server *server = listener->server;
+    bool is_clear = listener->is_local || !server->tls;
 
     (void)events;
+    keep_spare();
     for (int i = 0; i < 64; i++) {
-        int fd = accept4(listener->fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+        int fd = accept_or_refuse(listener, is_clear);
         struct ucred peer = { .uid = (uid_t)-1 };
         socklen_t length = sizeof peer;
 
         if (fd < 0)
             return;
         if (server->http.n_connections >= server->http.max_connections) {
-            close(fd);
+            refuse_full(server, fd, is_clear);
             continue;
         }
         if (listener->is_local) {

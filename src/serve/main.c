@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
 
@@ -35,7 +36,8 @@
 
 #define TRANSFER_THREADS 16u
 #define POOL_THREADS 16u
-#define CONNECTIONS_MAX 10000u
+#define CONNECTIONS_MAX 65536u
+#define FILES_KEPT 1024u /* descriptors for engines, commands and files */
 
 static struct loop_timer end_timer;
 static struct server *the_server;
@@ -160,6 +162,16 @@ static int start_tls(struct server *server, const struct config *of) {
     return 1;
 }
 
+/* As many as there are descriptors for, and some for the rest of the server. */
+static unsigned connections_max(void) {
+    struct rlimit files;
+
+    if (getrlimit(RLIMIT_NOFILE, &files) < 0 || files.rlim_cur == RLIM_INFINITY)
+        return CONNECTIONS_MAX;
+    rlim_t kept = MIN(FILES_KEPT, files.rlim_cur / 2);
+    return (unsigned)MIN(files.rlim_cur - kept, (rlim_t)CONNECTIONS_MAX);
+}
+
 static void init(struct server *server, const struct config *of) {
     static const char *hosts[CONFIG_LIST_MAX + 4] = { "localhost", "127.0.0.1", "[::1]" };
 
@@ -184,7 +196,7 @@ static void init(struct server *server, const struct config *of) {
     server->http = (struct http_server){ .loop = server->loop,
         .user = &router_user,
         .hosts = hosts,
-        .max_connections = CONNECTIONS_MAX,
+        .max_connections = connections_max(),
         .userdata = server };
     list_init(&server->http.connections);
 }
