@@ -25,7 +25,8 @@
 
 #define MAX_READ ((uint64_t)1 << 30) /* unless the caller says otherwise */
 #define MAX_LIST ((size_t)1 << 28)   /* bytes of JSON */
-#define MAX_KILLED 8u                /* agents for one call */
+#define MAX_KILLED 8u                /* agents for one call, */
+#define KILLED_MS 3000               /* and for so long */
 #define PROGRESS_BYTES (1u << 20)    /* bytes between two reports of progress */
 #define PROGRESS_FILES 64u
 
@@ -147,7 +148,7 @@ int files_agent_lost(const struct files *files, int r, struct rollbox_error *err
     case -ECONNRESET:
         return error_set(error, ROLLBOX_ERR_GUEST_INTERFERED, ECONNRESET, "files",
             "a process of the sandbox killed each files agent that was started for \"%s\" (%u "
-            "tries)",
+            "tries and more)",
             make_shown(files->path).text, MAX_KILLED);
     default:
         return error_set(error, error_code_of(-r, ROLLBOX_ERR_IO), -r, "files",
@@ -734,8 +735,16 @@ bool files_try_again(int r, int64_t since_ns, unsigned *tries) {
 /* The guest has killed the agent. While the next one works the guest is frozen, unless one of its
  * processes cannot be stopped in time (an uninterruptible wait), or the client starts commands. A
  * lost engine has this errno, too: then the next try fails at once. */
-static bool is_killed_again(int r, unsigned *killed) {
-    return r == -ECONNRESET && ++*killed < MAX_KILLED;
+static bool is_killed_again(
+    int r, const struct rollbox_error *error, int64_t since_ns, unsigned *killed) {
+    if (r != -ECONNRESET)
+        return false;
+    if (++*killed < MAX_KILLED)
+        return true;
+    /* Other calls of the client, such as resume and snapshot, let the guest run again meanwhile, on
+     * a slow machine as often as that. */
+    return error && error->code == ROLLBOX_ERR_GUEST_INTERFERED &&
+           clock_now_ns() - since_ns < (int64_t)KILLED_MS * 1000000;
 }
 
 static void clear_error(struct rollbox_error *error) {
@@ -757,8 +766,8 @@ static void clear_error(struct rollbox_error *error) {
             files.alone = killed_ > 0;                                                             \
             if (r_ >= 0)                                                                           \
                 r_ = call;                                                                         \
-            bool again_ =                                                                          \
-                files_try_again(r_, since_ns_, &tries_) || is_killed_again(r_, &killed_);          \
+            bool again_ = files_try_again(r_, since_ns_, &tries_) ||                               \
+                          is_killed_again(r_, error, since_ns_, &killed_);                         \
             if (files.is_recorded && !again_ && r_ != -TRANSFER_REFUSED)                           \
                 note;                                                                              \
             files_done(&files);                                                                    \

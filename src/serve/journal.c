@@ -26,7 +26,7 @@ struct journal {
     struct journal_user user;
     int directory, fd;
     size_t length, length_after_dump;
-    bool dumping, failed;
+    bool dumping, failed, is_behind; /* of the last: lines are missing in it */
 };
 
 static void digest_of(const char *text, size_t length, char digits[DIGEST_DIGITS + 1]) {
@@ -104,12 +104,14 @@ static int rewrite(struct journal *journal) {
     journal->failed = false;
     journal->user.dump(journal->user.data, journal);
     journal->dumping = false;
+    errno = journal->failed ? ENOSPC : 0;
     bool ok = !journal->failed && flock(fd, LOCK_EX | LOCK_NB) == 0 && fsync(fd) == 0 &&
               renameat(journal->directory, NAME_NEW, journal->directory, NAME) == 0;
     if (!ok) {
         int r = errno ? -errno : -EIO;
 
         close(fd);
+        (void)unlinkat(journal->directory, NAME_NEW, 0); /* its room may be the last */
         journal->fd = old;
         journal->length = old_length;
         return r;
@@ -117,6 +119,22 @@ static int rewrite(struct journal *journal) {
     if (old >= 0)
         close(old);
     journal->length_after_dump = journal->length;
+    return 0;
+}
+
+static void tell_trouble(struct journal *journal, int error) {
+    if (journal->user.troubled)
+        journal->user.troubled(journal->user.data, error);
+}
+
+int journal_mend(struct journal *journal) {
+    if (!journal->is_behind)
+        return 0;
+    int r = rewrite(journal);
+    if (r < 0)
+        return r;
+    journal->is_behind = false;
+    tell_trouble(journal, 0);
     return 0;
 }
 
@@ -131,6 +149,10 @@ int journal_add(struct journal *journal, json_t *take_line) {
     if (journal->dumping) {
         journal->failed = journal->failed || r < 0;
         return r;
+    }
+    if (r < 0 && !journal->is_behind) {
+        journal->is_behind = true;
+        tell_trouble(journal, r);
     }
     if (r >= 0 && journal->length > GROWTH_MIN && journal->length / 2 > journal->length_after_dump)
         (void)rewrite(journal); /* the old one stays if it cannot be */
@@ -163,6 +185,9 @@ int journal_open(
     if (r >= 0) {
         journal->length = replay(journal, text.data ? text.data : "", text.length);
         r = rewrite(journal);
+        /* Without room for a second file the old one does, without a torn last line. */
+        if (r == -ENOSPC || r == -EDQUOT)
+            r = ftruncate(journal->fd, (off_t)journal->length) < 0 ? -errno : 0;
     }
     if (r < 0) {
         close_fd(&journal->fd);

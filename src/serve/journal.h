@@ -12,7 +12,7 @@
  * time at the most. Running sandboxes do not survive that either.
  *
  * The file is rewritten, from what its writers still need, when it has grown to more than twice
- * that. A lock keeps a second server away.
+ * that, and when a line could not be written. A lock keeps a second server away.
  */
 #ifndef ROLLBOX_SERVE_JOURNAL_H
 #define ROLLBOX_SERVE_JOURNAL_H
@@ -31,6 +31,9 @@ struct journal_user {
     void (*dump)(void *data, struct journal *journal);
     /* Lines were added that are not on disk: journal_file is to be synchronised. May be NULL. */
     void (*changed)(void *data);
+    /* A line could not be written (-errno, such as -ENOSPC): journal_mend is to be called until all
+     * is written. Or all is written again (0). May be NULL. */
+    void (*troubled)(void *data, int error);
     void *data;
 };
 
@@ -40,6 +43,9 @@ int journal_open(
     const char *directory, const struct journal_user *user, struct journal **ret_journal);
 /* Appends a line. `line` is consumed. 0 or -errno; a NULL journal keeps nothing: 0. */
 int journal_add(struct journal *journal, json_t *take_line);
+/* After a line could not be written: rewrites the file with all lines that are needed now, and the
+ * lost ones among them. 0, or -errno as long as that fails. */
+int journal_mend(struct journal *journal);
 /* A copy of the file's descriptor, for fsync; or -errno. */
 int journal_file(const struct journal *journal);
 

@@ -173,8 +173,12 @@ void handle_lease_create(struct exchange *exchange) {
         return;
     }
     lease->is_durable = durable;
-    if (durable)
-        state_keep_lease(exchange->server, lease->tenant, lease->id, ttl_s);
+    if (durable && state_keep_lease(exchange->server, lease->tenant, lease->id, ttl_s) < 0) {
+        end(lease);
+        exchange_problem(exchange, 503, "resource_exhausted",
+            "the server cannot write its journal, so the lease would not outlive it");
+        return;
+    }
     exchange_answer_json(exchange, 201, describe(lease));
 }
 

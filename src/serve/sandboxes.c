@@ -105,7 +105,12 @@ static void on_created(struct rollbox_run *run, void *userdata) {
     box->policy = policy ? json_incref((json_t *)policy) : json_object();
     if (is_detached(exchange)) {
         box->is_detached = true;
-        state_keep_box(exchange->server, box);
+        if (state_keep_box(exchange->server, box) < 0) {
+            box_close(exchange->server, box);
+            exchange_problem(exchange, 503, "resource_exhausted",
+                "the server cannot write its journal, so the sandbox would not outlive it");
+            return;
+        }
     }
     traces_box_created(box, exchange, NULL);
     events_of_box(box, "sandbox.created", NULL);
@@ -429,9 +434,9 @@ static void on_forked(struct rollbox_run *run, void *userdata) {
             continue;
         memcpy(box->lease, exchange->box->lease, sizeof box->lease);
         box->is_detached = exchange->box->is_detached;
-        if (box->is_detached)
-            state_keep_box(exchange->server, box);
         box->labels = json_deep_copy(exchange->box->labels);
+        if (box->is_detached)
+            (void)state_keep_box(exchange->server, box);
         box->policy = json_incref(exchange->box->policy);
         traces_box_created(box, exchange, exchange->box);
         events_of_box(box, "sandbox.created", json_pack("{s:s}", "fork_of", exchange->box->name));

@@ -325,11 +325,11 @@ void handle_policy(struct exchange *exchange);
 /* Reads the journal and looks its sandboxes up at the engines. 0, or 1 after a message. */
 int state_open(struct server *server, const char *directory);
 /* Keep and forget a detached sandbox, and a durable lease. */
-void state_keep_box(struct server *server, const struct box *box);
+int state_keep_box(struct server *server, const struct box *box);
 void state_forget_box(struct server *server, const struct box *box);
 /* What the sandbox of a line has of its tenant's quotas. */
 struct amounts state_amounts(const json_t *line);
-void state_keep_lease(
+int state_keep_lease(
     struct server *server, const struct tenant *tenant, const char *id, int64_t ttl_s);
 void state_forget_lease(struct server *server, const struct tenant *tenant, const char *id);
 

@@ -14,6 +14,8 @@
 #include "serve/admission.h"
 #include "serve/engines.h"
 
+#define MEND_MS 1000
+
 /* Lines of the journal whose sandboxes are looked up when all are read: "TENANT NAME" to the
  * line. */
 struct reading {
@@ -57,6 +59,11 @@ static void dump_rows(struct journal *journal, json_t *rows) {
     json_object_foreach(rows, key, line)(void) journal_add(journal, json_incref(line));
 }
 
+static void keep_lease(
+    struct server *server, const struct tenant *tenant, const char *id, int64_t ttl_s) {
+    (void)state_keep_lease(server, tenant, id, ttl_s);
+}
+
 static void dump(void *data, struct journal *journal) {
     struct reading *from = data;
     struct server *server = from->server;
@@ -70,13 +77,13 @@ static void dump(void *data, struct journal *journal) {
         return;
     }
     server->journal = journal;
-    leases_dump(server, state_keep_lease);
+    leases_dump(server, keep_lease);
     for (size_t i = 0; i < SERVER_BUCKETS; i++)
         list_for_each(node, &server->boxes[i]) {
             const struct box *box = container_of(node, struct box, of_names);
 
             if (box->is_detached)
-                state_keep_box(server, box);
+                (void)state_keep_box(server, box);
         }
     server->journal = before;
 }
@@ -135,6 +142,36 @@ static void changed(void *data) {
         sync_later();
 }
 
+/* ---- a full disk ---- */
+
+static struct loop_timer mend_timer;
+
+static void mend_later(void);
+
+static void on_mend(struct loop_timer *timer) {
+    (void)timer;
+    if (journal_mend(reading.server->journal) < 0)
+        mend_later();
+}
+
+static void mend_later(void) {
+    (void)loop_timer_set(
+        reading.server->loop, &mend_timer, clock_now_ns() + (int64_t)MEND_MS * 1000000, on_mend);
+}
+
+static void troubled(void *data, int error) {
+    (void)data;
+    if (error >= 0) {
+        fprintf(stderr, "rollbox-serve: the journal is written again\n");
+        return;
+    }
+    fprintf(stderr,
+        "rollbox-serve: cannot write the journal in --state: %s; until it can be written, requests "
+        "with an Idempotency-Key, detached sandboxes and durable leases are refused\n",
+        strerror(-error));
+    mend_later();
+}
+
 /* ---- reading ---- */
 
 static void restore_lease(struct server *server, const json_t *line) {
@@ -174,7 +211,7 @@ static int restore_box(struct server *server, const json_t *line) {
 
 int state_open(struct server *server, const char *directory) {
     const struct journal_user user = {
-        .replay = replay, .dump = dump, .changed = changed, .data = &reading
+        .replay = replay, .dump = dump, .changed = changed, .troubled = troubled, .data = &reading
     };
     const char *key;
     json_t *line;

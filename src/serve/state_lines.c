@@ -39,7 +39,7 @@ struct amounts state_amounts(const json_t *line) {
     return held;
 }
 
-void state_keep_box(struct server *server, const struct box *box) {
+int state_keep_box(struct server *server, const struct box *box) {
     json_t *line = json_pack("{s:s, s:s, s:s, s:s, s:s, s:i, s:I}", "kind", "box", "tenant",
         box->tenant->name, "name", box->name, "engine_name", rollbox_sandbox_name(box->handle),
         "owner", box->link->name.owner, "engine", (int)box->link->name.number, "number",
@@ -50,7 +50,7 @@ void state_keep_box(struct server *server, const struct box *box) {
     if (box->labels)
         json_object_set(line, "labels", box->labels);
     json_object_set_new(line, "held", held_json(box));
-    (void)journal_add(server->journal, line);
+    return journal_add(server->journal, line);
 }
 
 void state_forget_box(struct server *server, const struct box *box) {
@@ -59,10 +59,10 @@ void state_forget_box(struct server *server, const struct box *box) {
                                                box->tenant->name, "name", box->name));
 }
 
-void state_keep_lease(
+int state_keep_lease(
     struct server *server, const struct tenant *tenant, const char *id, int64_t ttl_s) {
-    (void)journal_add(server->journal, json_pack("{s:s, s:s, s:s, s:I}", "kind", "lease", "tenant",
-                                           tenant->name, "id", id, "ttl_s", (json_int_t)ttl_s));
+    return journal_add(server->journal, json_pack("{s:s, s:s, s:s, s:I}", "kind", "lease", "tenant",
+                                            tenant->name, "id", id, "ttl_s", (json_int_t)ttl_s));
 }
 
 void state_forget_lease(struct server *server, const struct tenant *tenant, const char *id) {
