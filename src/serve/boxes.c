@@ -162,14 +162,6 @@ void box_rouse(struct box *box) {
     box->roused_ns = clock_now_ns();
 }
 
-struct amounts box_limits(const struct box *box) {
-    struct amounts all = box->held;
-
-    for (enum quota i = 0; i < QUOTA_LEVELS; i++)
-        all.of[i] += box->resting.of[i];
-    return all;
-}
-
 void box_close(struct server *server, struct box *box) {
     const struct rollbox_call_options call = { .size = sizeof call,
         .call = ROLLBOX_CALL_CLOSE,

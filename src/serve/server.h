@@ -298,7 +298,14 @@ void box_close(struct server *server, struct box *box);
 void box_rest(struct box *box);
 void box_rouse(struct box *box);
 /* What it holds when it is awake. */
-struct amounts box_limits(const struct box *box);
+static inline struct amounts box_limits(const struct box *box) {
+    struct amounts all = box->held;
+
+    for (enum quota i = 0; i < QUOTA_LEVELS; i++)
+        all.of[i] += box->resting.of[i];
+    return all;
+}
+
 bool box_name_ok(const char *name);
 void box_random_name(char name[SERVER_NAME_MAX + 1]);
 /* Puts clients' names where the engine's are. */

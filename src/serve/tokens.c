@@ -3,6 +3,7 @@
 #include "serve/tokens.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <jansson.h>
 #include <nettle/sha2.h>
 #include <stdio.h>
@@ -103,6 +104,46 @@ static int read_quotas(const json_t *json, struct amounts *quotas) {
     return 0;
 }
 
+static bool is_count(const json_t *json) {
+    return json_is_integer(json) && json_integer_value(json) >= 0;
+}
+
+/* A misspelt member would be a limit that does not hold, such as "expire". */
+static bool has_only(const json_t *row, const char *const *members) {
+    const char *name;
+    json_t *value;
+    size_t i;
+
+    json_object_foreach((json_t *)(uintptr_t)row, name, value) {
+        for (i = 0; members[i] && strcmp(members[i], name); i++)
+            ;
+        if (!members[i])
+            return false;
+    }
+    return json_is_object(row);
+}
+
+static const char *const token_members[] = { "id", "tenant", "scopes", "created", "expires", "salt",
+    "sha256", "certificate", "quota", "max_sandboxes", "max_running", NULL };
+static const char *const tenant_members[] = { "quota", "weight", "ceiling", NULL };
+static const char *const file_members[] = { "tokens", "tenants", NULL };
+
+/* 0, or a scope is not known. */
+static int read_scopes(const json_t *scopes, unsigned *ret_scopes) {
+    const json_t *scope;
+    size_t i;
+
+    *ret_scopes = 0;
+    json_array_foreach(scopes, i, scope) {
+        unsigned one = json_is_string(scope) ? tokens_scope(json_string_value(scope)) : 0;
+
+        if (!one)
+            return -EBADMSG;
+        *ret_scopes |= one;
+    }
+    return json_is_array(scopes) ? 0 : -EBADMSG;
+}
+
 /* The members max_sandboxes and max_running are of files that were made before "quota". */
 static int read_token_quotas(const json_t *row, struct amounts *quotas) {
     const json_t *sandboxes = json_object_get(row, "max_sandboxes");
@@ -111,6 +152,8 @@ static int read_token_quotas(const json_t *row, struct amounts *quotas) {
     *quotas = quota_unlimited();
     quotas->of[QUOTA_SANDBOXES] = DEFAULT_SANDBOXES;
     quotas->of[QUOTA_RUNNING] = DEFAULT_RUNNING;
+    if ((sandboxes && !is_count(sandboxes)) || (running && !is_count(running)))
+        return -EBADMSG;
     if (sandboxes)
         quotas->of[QUOTA_SANDBOXES] = (uint64_t)json_integer_value(sandboxes);
     if (running)
@@ -122,9 +165,8 @@ static int read_row(struct tokens *tokens, const json_t *row) {
     const char *id = json_string_value(json_object_get(row, "id"));
     const char *tenant = json_string_value(json_object_get(row, "tenant"));
     const char *certificate = json_string_value(json_object_get(row, "certificate"));
-    const json_t *scopes = json_object_get(row, "scopes"), *scope;
+    const json_t *expires = json_object_get(row, "expires");
     struct token *token = calloc(1, sizeof *token);
-    size_t i;
 
     if (!token)
         return -ENOMEM;
@@ -133,7 +175,9 @@ static int read_row(struct tokens *tokens, const json_t *row) {
     bool has_secret =
         digits_read(json_string_value(json_object_get(row, "salt")), token->salt, 16) &&
         digits_read(json_string_value(json_object_get(row, "sha256")), token->digest, 32);
-    if (!is_named || has_secret == (certificate != NULL)) {
+    bool is_sound = has_only(row, token_members) && (!expires || is_count(expires)) &&
+                    read_scopes(json_object_get(row, "scopes"), &token->scopes) >= 0;
+    if (!is_named || !is_sound || has_secret == (certificate != NULL)) {
         free(token);
         return -EBADMSG;
     }
@@ -146,10 +190,7 @@ static int read_row(struct tokens *tokens, const json_t *row) {
     }
     memcpy(token->id, id, strlen(id) + 1);
     memcpy(token->tenant, tenant, strlen(tenant) + 1);
-    json_array_foreach(scopes, i, scope) {
-        token->scopes |= json_is_string(scope) ? tokens_scope(json_string_value(scope)) : 0;
-    }
-    token->expires = json_integer_value(json_object_get(row, "expires"));
+    token->expires = json_integer_value(expires);
     int r = read_token_quotas(row, &token->quotas);
     if (r < 0) {
         free(token->certificate);
@@ -171,13 +212,14 @@ static int read_tenant(struct tokens *tokens, const char *name, const json_t *ro
     list_add_tail(&tokens->tenants, &rules->of_tokens);
     rules->weight = 1;
     rules->quotas = tokens->defaults;
-    if (!token_tenant_ok(name) || !json_is_object(row) || (ceiling && !json_is_object(ceiling)) ||
-        (weight && !json_is_integer(weight)))
+    if (!token_tenant_ok(name) || !has_only(row, tenant_members) ||
+        (ceiling && !json_is_object(ceiling)))
+        return -EBADMSG;
+    if (weight && (!is_count(weight) || json_integer_value(weight) < 1 ||
+                      json_integer_value(weight) > TOKEN_WEIGHT_MAX))
         return -EBADMSG;
     if (weight)
         rules->weight = (unsigned)json_integer_value(weight);
-    if (rules->weight < 1 || rules->weight > TOKEN_WEIGHT_MAX)
-        return -EBADMSG;
     memcpy(rules->name, name, strlen(name) + 1);
     if (ceiling && ceiling_fault(ceiling, why))
         return -EBADMSG;
@@ -202,6 +244,8 @@ static int read_all(struct tokens *tokens, const json_t *all) {
         return malformed(tokens, "it has no list \"tokens\"");
     if (tenants && !json_is_object(tenants))
         return malformed(tokens, "\"tenants\" is no object");
+    if (!has_only(all, file_members))
+        return malformed(tokens, "it has members besides \"tokens\" and \"tenants\"");
     json_object_foreach(tenants, name, row) {
         int r = read_tenant(tokens, name, row);
 
@@ -226,25 +270,47 @@ static void move_all(struct list *to, struct list *from) {
     }
 }
 
+/* A file that anybody may write to has tokens of anybody. A pipe would make the server wait. */
+static int read_file(struct tokens *tokens, struct buf *to) {
+    auto_close int fd = open(tokens->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    struct stat st;
+
+    int r = fd < 0 || fstat(fd, &st) < 0 ? -errno : 0;
+    if (r >= 0 && !S_ISREG(st.st_mode))
+        return malformed(tokens, "it is no regular file");
+    if (r >= 0 && st.st_mode & S_IWOTH)
+        return malformed(tokens, "every user may write to it; chmod o-w takes that away");
+    if (r >= 0)
+        r = fd_read_all(fd, FILE_MAX, to);
+    if (r < 0)
+        (void)snprintf(tokens->fault, sizeof tokens->fault, "it cannot be read: %s", strerror(-r));
+    return MIN(r, 0);
+}
+
 int tokens_read(struct tokens *tokens) {
-    struct tokens fresh = { .defaults = tokens->defaults };
     auto_buf struct buf text = BUF_INIT;
+
+    if (!tokens->list.next)
+        forget_all(tokens);
+    int r = read_file(tokens, &text);
+    return r < 0 ? r : tokens_parse(tokens, text.data ? text.data : "", text.length);
+}
+
+int tokens_parse(struct tokens *tokens, const char *text, size_t length) {
+    struct tokens fresh = { .defaults = tokens->defaults };
     json_error_t problem;
 
     forget_all(&fresh);
-    if (!tokens->list.next)
-        forget_all(tokens);
-    int r = fd_read_file(tokens->path, FILE_MAX, &text);
-    if (r < 0)
-        (void)snprintf(tokens->fault, sizeof tokens->fault, "it cannot be read: %s", strerror(-r));
-    const char *content = text.data ? text.data : "";
-    json_t *all = r < 0 ? NULL : json_loadb(content, text.length, 0, &problem);
-    if (r >= 0 && !all)
+    json_t *all = json_loadb(text, length, JSON_REJECT_DUPLICATES, &problem);
+    if (!all)
         (void)snprintf(
             fresh.fault, sizeof fresh.fault, "line %d: %.120s", problem.line, problem.text);
-    if (r >= 0)
-        r = all ? read_all(&fresh, all) : -EBADMSG;
+    int r = all ? read_all(&fresh, all) : -EBADMSG;
     json_decref(all);
+    /* It quotes the file, and is for a terminal. */
+    for (char *p = fresh.fault; *p; p++)
+        if ((unsigned char)*p < ' ' || *p == 0x7f)
+            *p = '?';
     if (r < 0) {
         forget_all(&fresh);
         if (fresh.fault[0])

@@ -76,6 +76,8 @@ struct tokens {
 /* 0, or -errno if the file cannot be read or is malformed, which `fault` describes: then the tokens
  * stay as they were. */
 int tokens_read(struct tokens *tokens);
+/* The same of the file's content; the lists of `tokens` are initialised. */
+int tokens_parse(struct tokens *tokens, const char *text, size_t length);
 /* The token of an Authorization header; NULL: none is valid. Compares in constant time. */
 const struct token *tokens_find(struct tokens *tokens, const char *authorization);
 /* The row of a verified certificate's name; NULL: none is valid. */

@@ -48,7 +48,7 @@ static void check(bool holds) {
 static void start(void) {
     struct list *lists[] = { &engine.server.clients, &engine.profiles.all, &engine.boxes.all,
         &engine.runs.all, &engine.runs.turns, &engine.results.all, &engine.sessions.all,
-        &engine.outputs.streams, &engine.outputs.drains, &engine.copies };
+        &engine.outputs.streams, &engine.outputs.drains, &engine.copies, &engine.profiles.copies };
     struct rollbox_error error;
 
     for (size_t i = 0; i < ARRAY_SIZE(lists); i++)
