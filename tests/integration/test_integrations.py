@@ -15,6 +15,7 @@ import subprocess
 import sys
 import threading
 import types
+import urllib.request
 
 import pytest
 
@@ -280,6 +281,25 @@ def test_rllm_sandbox(tmp_path):
             box.get_endpoint(8100)
     assert not box.is_alive()
     box.close()
+
+
+def test_rllm_reaches_a_program_of_the_sandbox():
+    from rollbox.integrations.rllm import RollboxSandbox
+
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+    def read(url):
+        try:
+            with opener.open(url, timeout=DEADLINE) as answer:
+                return answer.read()
+        except OSError:
+            return None  # it does not listen yet
+
+    with RollboxSandbox("served", policy={"net": "loopback"}) as box:
+        box.exec("echo hello >/tmp/f")
+        box.start_agent_process("cd /tmp; exec python3 -m http.server --bind 127.0.0.1 $PORT", 8100)
+        url, headers = box.get_endpoint(8100)
+        assert until(lambda: read(f"{url}/f")) == b"hello\n" and headers == {}
 
 
 def setup_of(task):

@@ -17,7 +17,7 @@ import posixpath
 from collections.abc import Mapping
 from typing import Any, Callable, Optional
 
-from .._core.errors import FeatureMissing, InvalidArgument, NotFound, RollboxError
+from .._core.errors import InvalidArgument, NotFound, RollboxError
 from .._core.options import PolicyLike
 from .._core.result import Outcome
 from .._engine import Engine, default_engine
@@ -166,18 +166,15 @@ class RollboxSandbox:
         )
 
     def get_endpoint(self, port: int) -> tuple[str, dict[str, str]]:
-        """Returns the address of a port.
+        """Returns the address of a port, at 127.0.0.1 of the engine's machine, and no headers.
 
         Raises:
-            FeatureMissing: The policy's net is not "host": the sandbox's ports are its own.
+            FeatureMissing: The sandbox has no network: its policy needs net "loopback" or "allow".
         """
-        if self._box.policy.net != "host":
-            raise FeatureMissing(
-                f"port {port} of the sandbox cannot be reached from outside: its network is its "
-                f"own",
-                stage="policy",
-            )
-        return f"http://127.0.0.1:{port}", {}
+        if self._box.policy.net == "host":
+            return f"http://127.0.0.1:{port}", {}
+        url = self._box.url(port)
+        return (url if "://" in url else f"http://{url}").rstrip("/"), {}
 
     def is_alive(self) -> bool:
         """Tells whether it answers. Never raises."""
