@@ -69,7 +69,10 @@ def example(name, *arguments):
         [sys.executable, "-B", EXAMPLES / name, *arguments],
         capture_output=True,
         text=True,
-        env={key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"},
+        env={
+            "RAY_raylet_start_wait_time_s": "300",  # on a loaded machine
+            **{key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"},
+        },
         timeout=3 * DEADLINE,
     )
     assert done.returncode == 0, done.stderr

@@ -15,6 +15,7 @@ import time
 
 import pytest
 
+os.environ.setdefault("RAY_raylet_start_wait_time_s", "300")  # on a loaded machine
 ray = pytest.importorskip("ray", reason="needs ray: `make integrations` has it")
 from ray.cluster_utils import Cluster  # noqa: E402
 

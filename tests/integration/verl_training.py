@@ -17,6 +17,7 @@ os.environ |= {
     "HF_HUB_OFFLINE": "1",
     "PYTHONPATH": str(HERE),
     "SCRIPT_SERVER_WEIGHTS": str(PLACE / "weights.json"),
+    "RAY_raylet_start_wait_time_s": "300",  # on a loaded machine
     "TOKENIZERS_PARALLELISM": "false",
     "VERL_ENGINE_DEVICE": "cuda",  # of the FSDP engine, which takes the platform's device
     "VERL_FILE_LOGGER_PATH": str(PLACE / "metrics.jsonl"),
