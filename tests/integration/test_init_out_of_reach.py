@@ -46,11 +46,12 @@ REFUSED = {
     "get_robust_list": "call(274, 1, buf, ctypes.byref(buf, 8))",
     "perf_event_open": "call(298, ctypes.create_string_buffer(128), 1, -1, -1, 0)",
 }
-CLOSED_TO_READERS = "mem maps environ auxv stack syscall pagemap smaps io fd/0 ns/pid ns/mnt root cwd exe map_files personality".split()
-CLOSED_TO_WRITERS = (
-    "mem oom_score_adj oom_adj comm clear_refs timerslack_ns sched autogroup coredump_filter uid_map gid_map setgroups timens_offsets".split()
-)
-STATE = "[line for line in open('/proc/1/status') if line.startswith(('State', 'Cpus_allowed:', 'Sig', 'Cap', 'Threads'))]"
+CLOSED_TO_READERS = """mem maps environ auxv stack syscall pagemap smaps io fd/0 ns/pid ns/mnt root cwd exe
+    map_files personality""".split()
+CLOSED_TO_WRITERS = """mem oom_score_adj oom_adj comm clear_refs timerslack_ns sched autogroup
+    coredump_filter uid_map gid_map setgroups timens_offsets""".split()
+SHOWN = ("State", "Cpus_allowed:", "Sig", "Cap", "Threads")
+STATE = f"[line for line in open('/proc/1/status') if line.startswith({SHOWN})]"
 SETTINGS = f"""(open('/proc/1/limits').read(), open('/proc/1/stat').read().split()[17:20],
     open('/proc/1/oom_score_adj').read(), [line for line in {STATE} if not line.startswith(('SigQ', 'State'))])"""
 
@@ -135,7 +136,8 @@ def test_pidfd_of_init_from_a_restored_socket_gives_no_right(box):
         copy("fd = struct.unpack('i', x.getsockopt(1, 77, 4))[0]")  # SO_PEERPIDFD, Linux 6.5
         if not copy("fd").isdigit():
             pytest.skip("this kernel has no SO_PEERPIDFD")
-        for line in ("call(440, fd, longs(0x200000, 4096), 1, 4, 0)", "call(438, fd, 0, 0)", "call(308, fd, 0x20000000)"):
+        advise, get, enter = "440, fd, longs(0x200000, 4096), 1, 4, 0", "438, fd, 0, 0", "308, fd, 0x20000000"
+        for line in (f"call({arguments})" for arguments in (advise, get, enter)):
             assert copy(line) in ("'EPERM'", "'EACCES'"), line
         assert copy("[n for n in range(1, 12) if isinstance(call(16, fd, 0xff00 + n, 0), int)]") == "[]"
         assert copy("call(424, fd, 9, None, 0), call(424, fd, 19, None, 0)") == "(0, 0)"
