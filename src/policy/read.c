@@ -328,3 +328,29 @@ char *read_path(struct reader *r, const json_t *value) {
     path[n] = 0;
     return path;
 }
+
+bool read_is_object(
+    struct reader *r, const json_t *value, const char *example, size_t most, const char *what) {
+    if (!json_is_object(value))
+        read_bad(r, example, "must be an object, not %s", read_type(value));
+    else if (json_object_size(value) > most)
+        read_bad(r, "", "has %zu %s: at most %zu", json_object_size(value), what, most);
+    else
+        return true;
+    return false;
+}
+
+bool read_is_in(const char *path, const char *parent) {
+    size_t n = strlen(parent);
+
+    return !strncmp(path, parent, n) && (!path[n] || path[n] == '/');
+}
+
+const char *read_own_mount(const char *path) {
+    static const char *const own[] = { "/proc", "/dev", "/sys", "/.rollbox" };
+
+    for (size_t i = 0; i < ARRAY_SIZE(own); i++)
+        if (read_is_in(path, own[i]))
+            return own[i];
+    return NULL;
+}

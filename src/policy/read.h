@@ -53,6 +53,18 @@ const char *read_text(struct reader *r, const json_t *value, const char *what);
  * noting an error. ".." is refused, because its meaning depends on symbolic links. */
 char *read_path(struct reader *r, const json_t *value);
 
+/* Whether the value is an object of at most `most` of `what` ("volumes"). If not, it adds an error,
+ * whose hint is `example`. */
+bool read_is_object(
+    struct reader *r, const json_t *value, const char *example, size_t most, const char *what);
+
+/* Whether a path is `parent` or lies in it. Both as of read_path. */
+bool read_is_in(const char *path, const char *parent);
+
+/* The file system that every sandbox has of its own at this path or above it, such as "/proc";
+ * NULL. */
+const char *read_own_mount(const char *path);
+
 void read_bool(struct reader *r, const json_t *value, bool *ret);
 
 /* A whole number, written as one or as 20.0. */

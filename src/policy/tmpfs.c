@@ -52,19 +52,12 @@ static void read_members(struct reader *r, const json_t *value, struct policy_tm
     }
 }
 
-static bool is_in(const char *path, const char *parent) {
-    size_t n = strlen(parent);
-
-    return !strncmp(path, parent, n) && (!path[n] || path[n] == '/');
-}
-
 /* The sandbox's own file systems, and what the setup needs to be its own. */
 static const char *taken_by(const char *path) {
-    static const char *const own[] = { "/proc", "/dev", "/sys", "/.rollbox" };
+    const char *own = read_own_mount(path);
 
-    for (size_t i = 0; i < ARRAY_SIZE(own); i++)
-        if (is_in(path, own[i]))
-            return strcmp(path, "/dev/shm") ? own[i] : NULL;
+    if (own)
+        return strcmp(path, "/dev/shm") ? own : NULL;
     return strcmp(path, "/") ? NULL : "a root";
 }
 
@@ -96,14 +89,8 @@ void key_tmpfs(struct reader *r, json_t *value) {
     const char *path;
     json_t *member;
 
-    if (!json_is_object(value)) {
-        read_bad(r, "write {\"/path\": \"64M\"}", "must be an object, not %s", read_type(value));
+    if (!read_is_object(r, value, "write {\"/path\": \"64M\"}", TMPFS_MAX, "directories"))
         return;
-    }
-    if (json_object_size(value) > TMPFS_MAX) {
-        read_bad(r, "", "has %zu directories: at most %d", json_object_size(value), TMPFS_MAX);
-        return;
-    }
     json_object_foreach(value, path, member) {
         json_t *name = json_string(path);
         struct policy_tmpfs tmpfs = { .mode = 01777 };
@@ -116,7 +103,7 @@ void key_tmpfs(struct reader *r, json_t *value) {
         tmpfs.path = read_path(r, name);
         json_decref(name);
         /* A link of every sandbox's, and of every image's. */
-        if (tmpfs.path && is_in(tmpfs.path, "/var/run"))
+        if (tmpfs.path && read_is_in(tmpfs.path, "/var/run"))
             memmove(tmpfs.path, tmpfs.path + 4, strlen(tmpfs.path + 4) + 1);
         if (json_is_object(member))
             read_members(r, member, &tmpfs);
@@ -159,7 +146,7 @@ static void check_path(struct reader *r, const struct policy_tmpfs *tmpfs) {
     r->member = tmpfs->path;
     if (policy_tmpfs_is_there(policy, tmpfs->path))
         return;
-    if (!policy->image && is_in("/var/tmp", tmpfs->path)) {
+    if (!policy->image && read_is_in("/var/tmp", tmpfs->path)) {
         read_bad(
             r, "use another path, such as /scratch", "\"%.80s\" would hide /var/tmp", tmpfs->path);
         return;
@@ -168,7 +155,7 @@ static void check_path(struct reader *r, const struct policy_tmpfs *tmpfs) {
         for (size_t k = 0; k < lists[i].paths->n; k++) {
             const struct policy_path *other = &lists[i].paths->items[k];
             const bool hides = lists[i].paths == &policy->fs_denied && !other->optional &&
-                               is_in(tmpfs->path, other->path);
+                               read_is_in(tmpfs->path, other->path);
 
             if (!strcmp(other->path, tmpfs->path) || hides) {
                 read_bad(r, "leave one of them out", "\"%.80s\" is in %s, too", tmpfs->path,

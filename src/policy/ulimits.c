@@ -135,10 +135,8 @@ void key_ulimits(struct reader *r, json_t *value) {
     const char *name;
     json_t *member;
 
-    if (!json_is_object(value)) {
-        read_bad(r, "write {\"nofile\": 65536}", "must be an object, not %s", read_type(value));
+    if (!read_is_object(r, value, "write {\"nofile\": 65536}", SIZE_MAX, "limits"))
         return;
-    }
     json_object_foreach(value, name, member) {
         r->member = name;
         if (!json_is_null(member))

@@ -57,25 +57,15 @@ static void read_object(struct reader *r, const json_t *value, struct policy_vol
         read_bad(r, "add \"path\": \"/data\"", "has no path");
 }
 
-static bool is_in(const char *path, const char *parent) {
-    size_t n = strlen(parent);
-
-    return !strncmp(path, parent, n) && (!path[n] || path[n] == '/');
-}
-
 /* The sandbox's own file systems, and its root. The setup makes directories in them and above the
  * directories for temporary files, which must not happen among files that a guest has left. */
 static const char *taken_by(const char *path) {
-    static const char *const own[] = { "/proc", "/dev", "/sys", "/.rollbox" };
     static const char *const temporary[] = { "/tmp", "/var/tmp" };
 
-    for (size_t i = 0; i < ARRAY_SIZE(own); i++)
-        if (is_in(path, own[i]))
-            return own[i];
     for (size_t i = 0; i < ARRAY_SIZE(temporary); i++)
-        if (!strcmp(path, "/") || is_in(temporary[i], path))
+        if (!strcmp(path, "/") || read_is_in(temporary[i], path))
             return temporary[i];
-    return NULL;
+    return read_own_mount(path);
 }
 
 static void add_volume(struct reader *r, struct policy_volume *volume) {
@@ -107,14 +97,8 @@ void key_volumes(struct reader *r, json_t *value) {
     const char *name;
     json_t *member;
 
-    if (!json_is_object(value)) {
-        read_bad(r, "write {\"NAME\": \"/path\"}", "must be an object, not %s", read_type(value));
+    if (!read_is_object(r, value, "write {\"NAME\": \"/path\"}", VOLUMES_MAX, "volumes"))
         return;
-    }
-    if (json_object_size(value) > VOLUMES_MAX) {
-        read_bad(r, "", "has %zu volumes: at most %d", json_object_size(value), VOLUMES_MAX);
-        return;
-    }
     json_object_foreach(value, name, member) {
         struct policy_volume volume = { NULL, NULL, POLICY_VOLUME_EXCLUSIVE };
 
@@ -152,9 +136,11 @@ static void check_volume(struct reader *r, const struct policy_volume *volume) {
     for (size_t i = 0; i < ARRAY_SIZE(lists); i++)
         for (size_t k = 0; k < lists[i].paths->n; k++) {
             const char *path = lists[i].paths->items[k].path;
-            const bool is_above = is_in(path, volume->path);
-            const bool holds = lists[i].paths == &policy->fs_shared && is_in(volume->path, path);
-            const bool hides = lists[i].paths == &policy->fs_denied && is_in(volume->path, path);
+            const bool is_above = read_is_in(path, volume->path);
+            const bool holds =
+                lists[i].paths == &policy->fs_shared && read_is_in(volume->path, path);
+            const bool hides =
+                lists[i].paths == &policy->fs_denied && read_is_in(volume->path, path);
 
             if (is_above || holds || hides) {
                 read_bad(r, "give the volume a path of its own, such as /data",
@@ -166,7 +152,7 @@ static void check_volume(struct reader *r, const struct policy_volume *volume) {
     for (size_t i = 0; i < policy->volumes.n; i++) {
         const struct policy_volume *other = &policy->volumes.items[i];
 
-        if (other != volume && is_in(volume->path, other->path)) {
+        if (other != volume && read_is_in(volume->path, other->path)) {
             read_bad(r, "put them beside each other", "\"%.80s\" lies in volume %s", volume->path,
                 other->name);
             return;
