@@ -261,6 +261,9 @@ static const struct meaning {
         "the user name or the password is wrong" },
     { "denied: ", ROLLBOX_ERR_PATH_DENIED, EACCES,
         "the image does not exist there, or needs other credentials" },
+    /* Of a registry that gives no reason. */
+    { "StatusCode: 403", ROLLBOX_ERR_PATH_DENIED, EACCES,
+        "the registry refuses it; it needs other credentials" },
     { "manifest unknown", ROLLBOX_ERR_NOT_FOUND, ENOENT, "the registry has no such tag or digest" },
     { "name unknown", ROLLBOX_ERR_NOT_FOUND, ENOENT, "the registry has no such image" },
     { "404 ", ROLLBOX_ERR_NOT_FOUND, ENOENT, "the registry has no such image" },

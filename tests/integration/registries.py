@@ -31,8 +31,8 @@ def free_port():
 
 
 class Front(BaseHTTPRequestHandler):
-    """Passes requests on. The server's `fault(method, path)` may answer "cut", "stall", "lie" or a
-    status."""
+    """Passes requests on. The server's `fault(method, path)` may answer "close" (no answer), "cut",
+    "stall", "lie" or a status."""
 
     protocol_version = "HTTP/1.1"
 
@@ -47,6 +47,9 @@ class Front(BaseHTTPRequestHandler):
         body = self.rfile.read(length) if length else self.chunks()
         if isinstance(fault, int):
             return self.reply(fault, [], b'{"errors": []}')
+        if fault == "close":
+            self.close_connection = True
+            return None
         backend = http.client.HTTPConnection("127.0.0.1", registry.backend_port, timeout=60)
         headers = {
             key: ", ".join(self.headers.get_all(key))
