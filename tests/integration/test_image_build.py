@@ -68,6 +68,28 @@ def test_a_step_is_an_image_that_sandboxes_can_have(builds):
     assert builds.run("cat /n", image=second) == "2\n"
 
 
+def test_a_step_is_forked_by_the_command_line_and_python(builds, monkeypatch):
+    """As docs/how-to/build-images.md says."""
+    context = builds.context("FROM base\nRUN echo 1 > /n\nRUN echo 2 > /n\n")
+    step = next(row for row in builds.build(context)["steps"] if row["line"] == 2)["image"]
+    env = {"ROLLBOX_SOCKET": str(builds.store.home / "socket")}
+    assert builds.store.call("engine", "start", "--background", env=env).returncode == 0
+    try:
+        made = builds.store.call("create", "--users", "many", "--image", step, env=env)
+        forks = builds.store.call("fork", "--count", "2", made.stdout.decode().strip(), env=env)
+        assert len(forks.stdout.split()) == 2, forks
+        for name in forks.stdout.decode().split():
+            assert builds.store.call("exec", name, "--", "cat", "/n", env=env).stdout == b"1\n"
+    finally:
+        builds.store.call("engine", "stop", env=env)
+    monkeypatch.setenv("ROLLBOX_STORE", str(builds.store.path))
+    image = rollbox.build_image(context, tag="made")
+    (found,) = [one.image for one in image.steps if one.line == 2]
+    assert found == step
+    with rollbox.Sandbox(rollbox.Policy(image=found, users="many")) as box:
+        assert [kid.exec(["cat", "/n"]).text for kid in box.fork(2)] == ["1\n", "1\n"]
+
+
 def test_variables_follow_their_scopes(builds):
     made = """\
         ARG BASE=base

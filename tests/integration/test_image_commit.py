@@ -19,17 +19,17 @@ CONFIG = {
     "Env": ["PATH=/bin", "NAME=value"],
     "Cmd": ["/bin/pwd"],
     "Entrypoint": ["/bin/env"],
-    "WorkingDir": "/work",
+    "WorkingDir": "/data",
     "User": "alice",
     "Labels": {"k": "v"},
 }
 BASE = layer(
     *system_entries(),
-    entry("work", uid=1000, gid=1000),
-    entry("work/gone", b"gone"),
-    entry("work/opaque"),
-    entry("work/opaque/old", b"old"),
-    entry("work/changed", b"before", uid=1001, gid=1001, mode=0o600),
+    entry("data", uid=1000, gid=1000),
+    entry("data/gone", b"gone"),
+    entry("data/opaque"),
+    entry("data/opaque/old", b"old"),
+    entry("data/changed", b"before", uid=1001, gid=1001, mode=0o600),
 )
 MORE = layer(
     entry("capable", b"program", mode=0o755, xattrs={"security.capability": CAPABILITY.decode("latin-1")}),
@@ -39,24 +39,24 @@ MORE = layer(
     entry("setid/.wh.su", b""),
 )
 MAKE = """
-rm /work/gone; rm -r /work/opaque; mkdir /work/opaque; echo new > /work/opaque/new
-echo after >> /work/changed; chmod 640 /work/changed
-cp /bin/busybox /work/setid; chown 1000:1001 /work/setid; chmod 6755 /work/setid
-mkdir -m 2770 /work/team; chown 0:50 /work/team; echo a > /work/a; chown 65534:7 /work/a
-ln /work/a /work/b; ln -s a /work/link
+rm /data/gone; rm -r /data/opaque; mkdir /data/opaque; echo new > /data/opaque/new
+echo after >> /data/changed; chmod 640 /data/changed
+cp /bin/busybox /data/setid; chown 1000:1001 /data/setid; chmod 6755 /data/setid
+mkdir -m 2770 /data/team; chown 0:50 /data/team; echo a > /data/a; chown 65534:7 /data/a
+ln /data/a /data/b; ln -s a /data/link
 """
 LOOK = """
-stat -c '%n %u:%g %a' /work /work/* /high /home/alice /linked | grep -v link; stat -c %h /work/a /linked
-echo $(ls /setid) $(ls /work/opaque) $(cat /work/changed /linked /home/alice/secret); ls -l /work/link | grep -c 'a$'
+stat -c '%n %u:%g %a' /data /data/* /high /home/alice /linked | grep -v link; stat -c %h /data/a /linked
+echo $(ls /setid) $(ls /data/opaque) $(cat /data/changed /linked /home/alice/secret); ls -l /data/link | grep -c 'a$'
 """
 SEEN = """\
-/work 1000:1000 755
-/work/a 65534:7 644
-/work/b 65534:7 644
-/work/changed 1001:1001 640
-/work/opaque 0:0 755
-/work/setid 1000:1001 6755
-/work/team 0:50 2770
+/data 1000:1000 755
+/data/a 65534:7 644
+/data/b 65534:7 644
+/data/changed 1001:1001 640
+/data/opaque 0:0 755
+/data/setid 1000:1001 6755
+/data/team 0:50 2770
 /high 65533:65533 644
 /home/alice 1000:1000 700
 2
@@ -157,11 +157,11 @@ def test_commit_makes_an_image_of_the_same_files_and_configuration(machine):
     # Of a snapshot, and of a sandbox that stands on that image.
     machine.make("next", "made")
     snapshot = machine.rollbox("snapshot", "next").strip()
-    machine.sh("next", "echo later > /work/later", "--user", "root")
+    machine.sh("next", "echo later > /data/later", "--user", "root")
     machine.rollbox("image", "commit", "--from", snapshot, "next", "same")
     assert machine.shows("same") == SEEN and machine.layers("same") == machine.layers("made")
     machine.rollbox("image", "commit", "next", "later")
-    assert "/work/later 0:0 644" in machine.shows("later")
+    assert "/data/later 0:0 644" in machine.shows("later")
     machine.clean()
 
 
@@ -182,14 +182,14 @@ def test_export_and_import_on_another_store_are_equal(machine, other):
 
 def test_changes_of_a_sandbox_of_one_user_belong_to_that_user(machine, other):
     machine.make(users="one")
-    machine.sh("box", "echo x > /work/mine; rm /work/gone")
+    machine.sh("box", "echo x > /data/mine; rm /data/gone")
     file = machine.home / "box.snapshot"
     machine.rollbox("export", "box", file)
     other.rollbox("import", "--name", "copy", file)
     machine.rollbox("image", "commit", "box", "made")
     for store, image in ((machine, "made"), (other, "copy")):
         store.make("look", image)
-        seen = store.sh("look", "stat -c %u /work/mine; stat -c %u:%a /home/alice; ls /work", "--user", "root")
+        seen = store.sh("look", "stat -c %u /data/mine; stat -c %u:%a /home/alice; ls /data", "--user", "root")
         assert seen == "1000\n1000:700\nchanged\nmine\nopaque\n"
         assert store.config(image) == CONFIG
 
