@@ -86,7 +86,8 @@ def test_a_step_is_forked_by_the_command_line_and_python(builds, monkeypatch):
     image = rollbox.build_image(context, tag="made")
     (found,) = [one.image for one in image.steps if one.line == 2]
     assert found == step
-    with rollbox.Sandbox(rollbox.Policy(image=found, users="many")) as box:
+    policy = rollbox.Policy(image=found, users="many")
+    with rollbox.Engine() as engine, rollbox.Sandbox(policy, engine=engine) as box:
         assert [kid.exec(["cat", "/n"]).text for kid in box.fork(2)] == ["1\n", "1\n"]
 
 
