@@ -10,6 +10,7 @@
 
 #include "base/cleanup.h"
 #include "serve/events.h"
+#include "serve/family.h"
 #include "serve/relay.h"
 
 const char *const commit_keys[] = { "path", "force", NULL };
@@ -170,6 +171,8 @@ void handle_note(struct exchange *exchange) {
         exchange_problem(exchange, 400, "invalid_argument", "give either note or shell");
         return;
     }
+    if (value)
+        family_note(exchange->box, value);
     if (value)
         events_of_box(exchange->box, "sandbox.note", json_pack("{s:O}", "note", value));
     auto_free char *text = json_dumps(value ? value : shell, JSON_COMPACT | JSON_ENCODE_ANY);

@@ -382,11 +382,12 @@ static void hold(struct exchange *exchange) {
     exchange->release = release;
 }
 
-static bool take(struct exchange *exchange, unsigned n) {
+/* n times the share; `starts` sandboxes or commands. */
+static bool take(struct exchange *exchange, unsigned n, unsigned starts) {
     struct amounts more = quota_times(&exchange->share, n);
     struct quota_verdict verdict;
 
-    more.of[QUOTA_STARTS] = n;
+    more.of[QUOTA_STARTS] = starts;
     exchange->seen.asked_ns = clock_now_ns();
     hold(exchange);
     if (quota_take(&exchange->quotas, &exchange->tenant->use, &more, clock_now_ns(), time(NULL),
@@ -408,7 +409,7 @@ bool admission_take(struct exchange *exchange, enum admission_kind kind, const j
     exchange->share.of[kind == ADMISSION_SANDBOX ? QUOTA_SANDBOXES : QUOTA_RUNNING] = 1;
     exchange->turn.is_run = kind == ADMISSION_RUN;
     exchange->turn.n = 1;
-    return read_turn(exchange) && take(exchange, 1);
+    return read_turn(exchange) && take(exchange, 1, 1);
 }
 
 int64_t admission_wait_ns(const struct exchange *exchange) {
@@ -422,7 +423,27 @@ bool admission_forks(struct exchange *exchange, unsigned n) {
     exchange->share.of[QUOTA_SANDBOXES] = 1;
     exchange->turn.is_run = false;
     exchange->turn.n = n;
-    return read_turn(exchange) && take(exchange, n);
+    return read_turn(exchange) && take(exchange, n, n);
+}
+
+bool admission_fork_group(
+    struct exchange *exchange, struct box *const *boxes, size_t n_boxes, unsigned n) {
+    exchange->share = quota_nothing();
+    for (size_t i = 0; i < n_boxes; i++) {
+        const struct amounts limits = box_limits(boxes[i]);
+
+        exchange->box = boxes[i];
+        exchange->box->references++;
+        if (!ceilings_allow_fork(exchange))
+            return false;
+        exchange->box = box_unref(exchange->box);
+        for (enum quota quota = 0; quota < QUOTA_LEVELS; quota++)
+            exchange->share.of[quota] += limits.of[quota];
+    }
+    exchange->share.of[QUOTA_SANDBOXES] = n_boxes;
+    exchange->turn.is_run = false;
+    exchange->turn.n = n * (unsigned)n_boxes;
+    return read_turn(exchange) && take(exchange, n, exchange->turn.n);
 }
 
 bool admission_wake(struct exchange *exchange) {
@@ -440,7 +461,7 @@ bool admission_wake(struct exchange *exchange) {
 bool admission_command(struct exchange *exchange) {
     exchange->share = quota_nothing();
     exchange->share.of[QUOTA_RUNNING] = 1;
-    if (!take(exchange, 1))
+    if (!take(exchange, 1, 1))
         return false;
     exchange->counts_running = true;
     return true;

@@ -30,6 +30,9 @@ enum rollbox_priority admission_priority(const struct exchange *exchange);
 int64_t admission_wait_ns(const struct exchange *exchange);
 /* For n forks of the exchange's sandbox. False: the answer is given. */
 bool admission_forks(struct exchange *exchange, unsigned n);
+/* For n forks of each of these sandboxes at once. */
+bool admission_fork_group(
+    struct exchange *exchange, struct box *const *boxes, size_t n_boxes, unsigned n);
 /* For a request that may wake its hibernated sandbox. False: the answer is given. */
 bool admission_wake(struct exchange *exchange);
 /* For a command in a sandbox. False: the answer is given. */

@@ -9,6 +9,7 @@
 #include "serve/digits.h"
 #include "serve/engine_link.h"
 #include "serve/events.h"
+#include "serve/family.h"
 
 static struct list *bucket_of(
     struct server *server, const struct tenant *tenant, const char *name) {
@@ -131,6 +132,7 @@ void box_forget(struct server *server, struct box *box) {
     if (box->forgotten)
         box->forgotten(box);
     events_of_box(box, "sandbox.ended", NULL);
+    family_leave(box);
     list_remove(&box->of_names);
     quota_give_back(&box->tenant->use, &box->held);
     box_unref(box);

@@ -10,6 +10,7 @@
 #include "serve/command.h"
 #include "serve/engines.h"
 #include "serve/events.h"
+#include "serve/family.h"
 #include "serve/traces.h"
 #include "serve/usage.h"
 #include "serve/tenants.h"
@@ -354,8 +355,14 @@ static void on_answered(struct rollbox_run *run, void *userdata) {
         return;
     box_rename(exchange->server, exchange->tenant, answer);
     tell_change(exchange, answer);
-    if (is_inspection(exchange->route) && exchange->box->labels)
-        json_object_set(answer, "labels", exchange->box->labels);
+    if (is_inspection(exchange->route)) {
+        char tree[17];
+
+        if (exchange->box->labels)
+            json_object_set(answer, "labels", exchange->box->labels);
+        if (family_of(exchange->box, tree))
+            json_object_set_new(answer, "tree", json_string(tree));
+    }
     exchange_answer_json(exchange, strcmp(exchange->route->method, "POST") ? 200 : 201, answer);
 }
 
@@ -411,6 +418,26 @@ static const char *exchange_snapshot(const struct exchange *exchange) {
     return json_string_value(json_object_get(exchange->body, "snapshot"));
 }
 
+struct box *fork_enter(struct exchange *exchange, struct box *parent, const char *snapshot,
+    struct rollbox_sandbox *take_handle) {
+    char name[SERVER_NAME_MAX + 1];
+
+    box_random_name(name);
+    struct box *box = box_new(exchange, name, take_handle);
+    if (!box)
+        return NULL;
+    memcpy(box->lease, parent->lease, sizeof box->lease);
+    box->is_detached = parent->is_detached;
+    box->labels = json_deep_copy(parent->labels);
+    if (box->is_detached)
+        (void)state_keep_box(exchange->server, box);
+    box->policy = json_incref(parent->policy);
+    family_fork(box, parent, snapshot);
+    traces_box_created(box, exchange, parent);
+    events_of_box(box, "sandbox.created", json_pack("{s:s}", "fork_of", parent->name));
+    return box;
+}
+
 static void on_forked(struct rollbox_run *run, void *userdata) {
     struct exchange *exchange = userdata;
     json_t *answer = answer_of(exchange, run), *names;
@@ -424,23 +451,12 @@ static void on_forked(struct rollbox_run *run, void *userdata) {
     names = json_array();
     for (size_t i = 0; i < n; i++) {
         struct rollbox_sandbox *handle = NULL;
-        char name[SERVER_NAME_MAX + 1];
-
-        box_random_name(name);
         struct box *box = NULL;
+
         if (rollbox_call_sandbox(run, i, &handle, NULL) >= 0)
-            box = box_new(exchange, name, handle);
-        if (!box)
-            continue;
-        memcpy(box->lease, exchange->box->lease, sizeof box->lease);
-        box->is_detached = exchange->box->is_detached;
-        box->labels = json_deep_copy(exchange->box->labels);
-        if (box->is_detached)
-            (void)state_keep_box(exchange->server, box);
-        box->policy = json_incref(exchange->box->policy);
-        traces_box_created(box, exchange, exchange->box);
-        events_of_box(box, "sandbox.created", json_pack("{s:s}", "fork_of", exchange->box->name));
-        json_array_append_new(names, json_string(name));
+            box = fork_enter(exchange, exchange->box, exchange_snapshot(exchange), handle);
+        if (box)
+            json_array_append_new(names, json_string(box->name));
     }
     /* The lease may have expired meanwhile, and with it the sandbox. */
     if (exchange->box->is_gone && exchange->box->lease[0]) {
@@ -454,7 +470,7 @@ static void on_forked(struct rollbox_run *run, void *userdata) {
     exchange_answer_json(exchange, 201, json_pack("{s:o}", "sandboxes", names));
 }
 
-static bool processes_of(struct exchange *exchange, struct rollbox_state_options *state) {
+bool call_processes(struct exchange *exchange, struct rollbox_state_options *state) {
     const char *processes = "keep";
 
     if (!exchange_string(exchange, "processes", &processes))
@@ -511,7 +527,8 @@ static bool fork_of(struct exchange *exchange, struct rollbox_call_options *call
     call->sandbox = rollbox_sandbox_name(exchange->box->handle);
     call->state = state;
     call->callback = on_forked;
-    if (!processes_of(exchange, state) || !exchange_string(exchange, "snapshot", &call->snapshot) ||
+    if (!call_processes(exchange, state) ||
+        !exchange_string(exchange, "snapshot", &call->snapshot) ||
         !exchange_integer(exchange, "n", 1, FORKS_MAX, &n) ||
         !exchange_boolean(exchange, "same_seed", &state->same_seed))
         return false;
@@ -593,7 +610,7 @@ void handle_call(struct exchange *exchange) {
     struct rollbox_terminal terminal;
     auto_buf struct buf from = BUF_INIT, to = BUF_INIT, text = BUF_INIT, verify = BUF_INIT;
 
-    if (!processes_of(exchange, &state))
+    if (!call_processes(exchange, &state))
         return;
     if (verb->call == ROLLBOX_CALL_SIGNAL) {
         call.snapshot = NULL;

@@ -42,6 +42,8 @@ struct tenant {
     struct list answers;    /* struct operation.in_answers, oldest first */
     unsigned n_operations;
     size_t answer_bytes;
+    struct list families; /* family.c; not initialised before the first */
+    size_t n_family_nodes;
     uint64_t watched_bytes; /* that watchers of its sandboxes remember: e2b_watch.c */
 };
 
@@ -77,6 +79,9 @@ struct box {
     void (*forgotten)(struct box *box); /* frees that */
     struct box_trace *trace;            /* NULL: none */
     void (*freed)(struct box *box);     /* NULL: nothing */
+    struct family *family;              /* family.c; NULL: it has no forks and is none */
+    json_t *node;                       /* its part of that */
+    json_t *note;                       /* the latest */
     bool is_gone;                       /* not in the table any more */
 };
 
@@ -404,6 +409,11 @@ void handle_fork(struct exchange *exchange);
 void handle_call(struct exchange *exchange); /* a call on a sandbox, by its route */
 void handle_status(struct exchange *exchange);
 void handle_label(struct exchange *exchange);
+/* Enters a fork of a sandbox; the handle is consumed. NULL: out of memory. */
+struct box *fork_enter(struct exchange *exchange, struct box *parent, const char *snapshot,
+    struct rollbox_sandbox *take_handle);
+/* "processes" of the body. False: the answer is given. */
+bool call_processes(struct exchange *exchange, struct rollbox_state_options *state);
 extern const char *const label_keys[];
 extern const char *const create_keys[],
     *const snapshot_keys[], *const fork_keys[], *const reset_keys[], *const signal_keys[],
@@ -414,6 +424,13 @@ extern const char *const create_keys[],
 
 void handle_channel(struct exchange *exchange);
 void handle_terminal(struct exchange *exchange);
+
+/* ---- trees.c, fork_group.c ---- */
+
+void handle_trees(struct exchange *exchange);
+void handle_tree(struct exchange *exchange);
+void handle_fork_group(struct exchange *exchange);
+extern const char *const fork_group_keys[];
 
 /* ---- actions.c ---- */
 

@@ -105,7 +105,8 @@ def test_route_with_a_name_of_another_tenant_is_404(server):
     other = server.new_token("two", "run", "net", "host", "admin")
     until(lambda: server.call("GET", "/v1/sandboxes", token=other)[0] == 200)
     names = {"sandbox": "box", "lease": lease, "snapshot": "base", "exec": "e", "path": "tmp"}
-    names["run"] = "r"
+    assert server.call("POST", "/v1/sandboxes/box/fork", {})[0] == 201
+    names.update(run="r", tree=server.call("GET", "/v1/trees")[1]["trees"][0]["id"])
     tried = 0
     for path, methods in server.call("GET", "/v1/openapi.json")[1]["paths"].items():
         if "{" not in path or not path.startswith("/v1/"):
