@@ -21,6 +21,7 @@
 #define SERVER_BYTES (UINT64_C(512) << 20)
 #define ENTRY_BYTES 160u /* besides its texts */
 #define REST 4           /* times the length of a look, for each watcher of the sandbox */
+#define DIRECTORY "d"    /* instead of a size */
 #define STREAM_TYPE "application/connect+json"
 
 struct watcher {
@@ -97,6 +98,11 @@ void e2b_watch_end(struct e2b_box *e2b) {
 
 /* ---- looking ---- */
 
+static bool is_directory(const json_t *row) {
+    return !strcmp(json_string_value(json_object_get(row, "type")), "FILE_TYPE_DIRECTORY");
+}
+
+/* A directory's size and time tell only what is in it, which does not count. */
 static void work(struct pool_job *job) {
     struct watcher *watcher = container_of(job, struct watcher, job);
     json_t *rows = NULL, *row;
@@ -110,8 +116,8 @@ static void work(struct pool_job *job) {
         const char *path = json_string_value(json_object_get(row, "path"));
         json_t *text =
             json_sprintf("%lld %s %s", (long long)json_integer_value(json_object_get(row, "mode")),
-                json_string_value(json_object_get(row, "size")),
-                json_string_value(json_object_get(row, "modifiedTime")));
+                is_directory(row) ? DIRECTORY : json_string_value(json_object_get(row, "size")),
+                is_directory(row) ? "" : json_string_value(json_object_get(row, "modifiedTime")));
 
         watcher->now_bytes += strlen(path) + json_string_length(text) + ENTRY_BYTES;
         json_object_set_new(watcher->now, path, text);
@@ -136,25 +142,67 @@ static bool has_new_mode(const char *now, const char *before) {
     return strncmp(now, before, strcspn(now, " ") + 1) != 0;
 }
 
+/* Names of new entries by what they are. Directories and empty files look all alike, and are not
+ * among them. */
+static json_t *fresh_names(const struct watcher *watcher) {
+    json_t *names = json_object(), *entry;
+    const char *path;
+
+    json_object_foreach(watcher->now, path, entry) {
+        const char *what = json_string_value(entry);
+
+        if (!json_object_get(watcher->seen, path) && !strstr(what, " 0 ") &&
+            !strstr(what, " " DIRECTORY))
+            json_object_set_new(names, what, json_string(path));
+    }
+    return names;
+}
+
+/* An entry that is gone, while a new one is what it was, has been renamed. Returns the paths of
+ * both. */
+static json_t *add_renames(const struct watcher *watcher, json_t *events) {
+    json_t *fresh = fresh_names(watcher), *renamed = json_object(), *entry;
+    const char *path;
+
+    json_object_foreach(watcher->seen, path, entry) {
+        const char *what = json_string_value(entry);
+        json_t *to = json_object_get(watcher->now, path) ? NULL : json_object_get(fresh, what);
+
+        if (!to)
+            continue;
+        add_event(events, watcher, path, "EVENT_TYPE_RENAME");
+        add_event(events, watcher, json_string_value(to), "EVENT_TYPE_CREATE");
+        json_object_set_new(renamed, json_string_value(to), json_true());
+        json_object_set_new(renamed, path, json_true());
+        json_object_del(fresh, what);
+    }
+    json_decref(fresh);
+    return renamed;
+}
+
 static json_t *events_of(const struct watcher *watcher) {
     json_t *events = json_array(), *entry;
+    json_t *renamed = add_renames(watcher, events);
     const char *path;
 
     json_object_foreach(watcher->now, path, entry) {
         const char *before = json_string_value(json_object_get(watcher->seen, path));
         const char *after = json_string_value(entry);
 
+        if (json_object_get(renamed, path))
+            continue;
         if (!before)
             add_event(events, watcher, path, "EVENT_TYPE_CREATE");
-        if (is_written(after, before))
+        if (is_written(after, before) && !strstr(after, " " DIRECTORY))
             add_event(events, watcher, path, "EVENT_TYPE_WRITE");
         if (before && has_new_mode(after, before))
             add_event(events, watcher, path, "EVENT_TYPE_CHMOD");
     }
     json_object_foreach(watcher->seen, path, entry) {
-        if (!json_object_get(watcher->now, path))
+        if (!json_object_get(watcher->now, path) && !json_object_get(renamed, path))
             add_event(events, watcher, path, "EVENT_TYPE_REMOVE");
     }
+    json_decref(renamed);
     return events;
 }
 

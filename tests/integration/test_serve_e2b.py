@@ -301,6 +301,23 @@ def test_signed_addresses_of_files_need_no_token(server):  # noqa: F811
         assert box.ask("GET", f"/files?{query}", access="")[0] == 401, query
 
 
+def test_watchers_tell_renames_and_nothing_of_other_directories(server):  # noqa: F811
+    box = Box(server)
+    box.run("mkdir -p /tmp/w/sub; echo one > /tmp/w/one; echo two > /tmp/w/two")
+    watcher = box.call(f"{FILESYSTEM}/CreateWatcher", path="/tmp/w")[1]["watcherId"]
+
+    def events():
+        rows = box.call(f"{FILESYSTEM}/GetWatcherEvents", watcherId=watcher)[1]["events"]
+        return [(row["name"], row["type"].removeprefix("EVENT_TYPE_").lower()) for row in rows]
+
+    box.run("mv /tmp/w/one /tmp/w/new; echo x > /tmp/w/sub/unseen")
+    assert events() == [("one", "rename"), ("new", "create")]
+    box.run("mkdir /tmp/w/dir; chmod 700 /tmp/w/sub")
+    assert {("dir", "create"), ("sub", "chmod")} <= set(events())
+    box.run("mv /tmp/w/new /tmp/w/three; rm /tmp/w/two")
+    assert sorted(events()) == [("new", "rename"), ("three", "create"), ("two", "remove")]
+
+
 def test_watchers_tell_what_has_changed(server):  # noqa: F811
     box = Box(server)
     box.run("mkdir /tmp/w; echo 1 > /tmp/w/old")
