@@ -17,6 +17,7 @@
 #include "trace/command.h"
 
 #define FLUSH_NS (INT64_C(200) * 1000000)
+#define FINISH_MS 5000 /* for the last spans, at the end */
 #define LABELS_MAX 32u
 #define KEY_MAX 128
 
@@ -353,7 +354,7 @@ void traces_stop(void) {
     for (size_t i = 0; is_on && i < SERVER_BUCKETS; i++)
         list_for_each(node, &the_server->boxes[i])
             end_rollout(container_of(node, struct box, of_names));
-    trace_exporter_done(&exporter);
+    trace_exporter_finish(&exporter, FINISH_MS);
 }
 
 bool traces_counts(uint64_t *ret_exported, uint64_t *ret_dropped) {

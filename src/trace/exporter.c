@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -12,6 +13,7 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/clock.h"
 #include "base/fd.h"
 #include "sys/background.h"
 
@@ -144,6 +146,18 @@ void trace_exporter_lost(struct trace_exporter *exporter) {
     exporter->n_sent = 0;
     collect_child(exporter);
     close_fd(&exporter->socket);
+}
+
+void trace_exporter_finish(struct trace_exporter *exporter, int wait_ms) {
+    int64_t end_ns = clock_now_ns() + (int64_t)wait_ms * 1000000;
+    struct pollfd end = { .fd = exporter->socket, .events = POLLIN };
+
+    trace_exporter_flush(exporter);
+    if (exporter->socket >= 0 && shutdown(exporter->socket, SHUT_WR) >= 0)
+        for (int64_t left; (left = end_ns - clock_now_ns()) > 0;)
+            if (poll(&end, 1, (int)(left / 1000000) + 1) > 0 && !trace_exporter_read(exporter))
+                break;
+    trace_exporter_done(exporter);
 }
 
 void trace_exporter_done(struct trace_exporter *exporter) {

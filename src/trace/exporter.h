@@ -50,6 +50,9 @@ void trace_exporter_add(struct trace_exporter *exporter, const struct trace_span
 void trace_exporter_flush(struct trace_exporter *exporter);
 /* Reads the latest report; false: the exporter has ended. */
 bool trace_exporter_read(struct trace_exporter *exporter);
+/* Sends the rest, and waits at most so long until rollbox-otlp has sent it on: a service manager
+ * kills that with this process. */
+void trace_exporter_finish(struct trace_exporter *exporter, int wait_ms);
 /* Sends the rest. rollbox-otlp ends by itself when it is sent on. */
 void trace_exporter_done(struct trace_exporter *exporter);
 

@@ -12,6 +12,8 @@ import shutil
 import subprocess
 from pathlib import Path
 
+from harness import BUILD
+
 # Refused with EPERM to everybody. Calls that the profile does not know yet are refused as well.
 NEVER = """_sysctl acct add_key afs_syscall bpf create_module delete_module fanotify_init finit_module fsconfig fsmount fsopen
 fspick get_kernel_syms getpmsg init_module ioperm iopl kcmp kexec_file_load kexec_load keyctl lookup_dcookie mbind
@@ -45,6 +47,9 @@ READONLY = "/proc/bus /proc/fs /proc/irq /proc/sys /proc/sysrq-trigger".split()
 WANTED = """clone fsconfig fsmount fsopen kcmp mount mount_setattr move_mount open_tree pidfd_getfd pivot_root setdomainname
 sethostname setns umount2 unshare userfaultfd""".split()
 ADDR_NO_RANDOMIZE = 0x40000
+
+
+PROGRAMS = ("build", "egress", "egress-tls", "engine", "http", "init", "otlp", "serve", "store")
 
 
 def rule(names, action="SCMP_ACT_ALLOW", errno=None, args=()):
@@ -147,8 +152,10 @@ class Container:
         for name in ("bin", "sbin", "lib", "lib64"):
             (root / name).symlink_to(f"usr/{name}")
         programs.mkdir()
-        for name in ("rollbox", "rollbox-engine", "rollbox-init", "rollbox-store"):
-            shutil.copy(Path(build) / name, programs / name)
+        for name in (None, *PROGRAMS):
+            program = Path(build) / (f"rollbox-{name}" if name else "rollbox")
+            if program.exists():
+                shutil.copy(program, programs)
         for name in ("rollbox", "cloudpickle") if package else ():
             shutil.copytree(
                 Path(package) / name,
@@ -173,3 +180,55 @@ class Container:
         words = ["crun", "--cgroup-manager=disabled", "run", "-b", str(self.directory), name]
         return subprocess.run(["unshare", "-m", "--propagation", "private", "sh", "-c", hide, "sh", *words],
                               capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=timeout)
+
+
+PROFILE = Path(__file__).resolve().parents[2] / "deploy" / "seccomp.json"
+ADMIN = [*DOCKER_CAPABILITIES, "CAP_SYS_ADMIN"]
+POD_IDS = (3000000, 65536)
+# Each way to run a container: what process and namespace isolation come to, by the words of the refusal.
+WAYS = {
+    "docker, root": (dict(), None, "mount_api is missing"),
+    "docker, user": (dict(user=1000), None, "mount_api is missing"),
+    "kubernetes restricted": (
+        dict(user=1000, capabilities=[], new_privileges=False),
+        None,
+        "mount_api is missing",
+    ),
+    "docker with SYS_ADMIN": (
+        dict(capabilities=ADMIN, masks=False),
+        None,
+        "pivot_root is refused here",
+    ),
+    "pod with users of its own, root": (dict(ids=POD_IDS), None, "mount_api is missing"),
+    "profile, user": (
+        dict(user=1000, capabilities=[], new_privileges=False, masks=False, seccomp="deploy"),
+        None,
+        None,
+    ),
+    "profile, root": (dict(masks=False, seccomp="deploy"), None, "root without CAP_SYS_ADMIN"),
+    "profile, masked /proc": (
+        dict(user=1000, capabilities=[], seccomp="deploy"),
+        None,
+        "/proc unmasked",
+    ),
+    "profile, pod with users of its own": (
+        dict(ids=POD_IDS, masks=False, seccomp="deploy"),
+        None,
+        None,
+    ),
+    "profile, pod with users of its own and SYS_ADMIN": (
+        dict(ids=POD_IDS, capabilities=ADMIN, masks=False, seccomp="deploy"),
+        None,
+        None,
+    ),
+}
+
+
+def container(directory, name, **more):
+    options = {**WAYS[name][0], **more}
+    if options.get("seccomp") == "deploy":
+        options["seccomp"] = json.loads(PROFILE.read_text())
+    directory.chmod(0o755)
+    for parent in directory.parents[:2]:
+        parent.chmod(parent.stat().st_mode | 0o011)
+    return Container(directory / "container", BUILD, **options)

@@ -5,54 +5,13 @@ and as a pod's root."""
 import json
 import os
 import shutil
-from pathlib import Path
 
 import containers
 import pytest
-from harness import BUILD
+from containers import PROFILE, WAYS, container
 
 pytestmark = [pytest.mark.skipif(os.geteuid() != 0, reason="needs root: containers are made by it"),
               pytest.mark.skipif(not shutil.which("crun"), reason="needs crun: containers are run by it")]
-PROFILE = Path(__file__).resolve().parents[2] / "deploy" / "seccomp.json"
-ADMIN = [*containers.DOCKER_CAPABILITIES, "CAP_SYS_ADMIN"]
-POD_IDS = (3000000, 65536)
-# Each way to run a container: what process and namespace isolation come to, by the words of the refusal.
-WAYS = {
-    "docker, root": (dict(), None, "mount_api is missing"),
-    "docker, user": (dict(user=1000), None, "mount_api is missing"),
-    "kubernetes restricted": (
-        dict(user=1000, capabilities=[], new_privileges=False),
-        None,
-        "mount_api is missing",
-    ),
-    "docker with SYS_ADMIN": (
-        dict(capabilities=ADMIN, masks=False),
-        None,
-        "pivot_root is refused here",
-    ),
-    "pod with users of its own, root": (dict(ids=POD_IDS), None, "mount_api is missing"),
-    "profile, user": (
-        dict(user=1000, capabilities=[], new_privileges=False, masks=False, seccomp="deploy"),
-        None,
-        None,
-    ),
-    "profile, root": (dict(masks=False, seccomp="deploy"), None, "root without CAP_SYS_ADMIN"),
-    "profile, masked /proc": (
-        dict(user=1000, capabilities=[], seccomp="deploy"),
-        None,
-        "/proc unmasked",
-    ),
-    "profile, pod with users of its own": (
-        dict(ids=POD_IDS, masks=False, seccomp="deploy"),
-        None,
-        None,
-    ),
-    "profile, pod with users of its own and SYS_ADMIN": (
-        dict(ids=POD_IDS, capabilities=ADMIN, masks=False, seccomp="deploy"),
-        None,
-        None,
-    ),
-}
 
 
 def table():
@@ -62,16 +21,6 @@ def table():
         cells = ["works" if refusal is None else f"refused: {refusal}" for refusal in refusals]
         lines.append(f"| {name} | {' | '.join(cells)} |")
     return "\n".join(lines)
-
-
-def container(directory, name, **more):
-    options = {**WAYS[name][0], **more}
-    if options.get("seccomp") == "deploy":
-        options["seccomp"] = json.loads(PROFILE.read_text())
-    directory.chmod(0o755)
-    for parent in directory.parents[:2]:
-        parent.chmod(parent.stat().st_mode | 0o011)
-    return containers.Container(directory / "container", BUILD, **options)
 
 
 @pytest.mark.parametrize("isolation", ["process", "namespace"])

@@ -137,3 +137,11 @@ def test_server_without_side_processes_ends_and_the_next_has_its_sandboxes(calle
             assert second.call("POST", f"{box}/execs", {"argv": ["true"]})[0] == 200
             assert second.call("DELETE", box)[0] in (200, 204)
             assert second.stop() == 0
+
+
+def test_server_ends_after_its_last_spans_are_sent(caller, collector):  # noqa: F811
+    """A service manager kills what the server leaves."""
+    with Server(caller, "--otlp-endpoint", collector.url) as server:
+        server.call("POST", "/v1/runs", {"argv": ["true"]})
+        assert server.stop() == 0
+        assert side("rollbox-otlp") is None and len(collector.spans) == 4

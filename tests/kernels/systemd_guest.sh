@@ -135,18 +135,30 @@ is_started_by_a_connection() {
     [ "$($at_server run -- echo hello)" = hello ] && [ "$(property ActiveState)" = active ]
 }
 # By the key that clients see.
-shown_certificate() { openssl s_client -connect localhost:7420 </dev/null 2>/dev/null | openssl x509 -noout -fingerprint; }
+shown_certificate() {
+    openssl s_client -connect 127.0.0.1:7420 -servername localhost </dev/null 2>/dev/null | openssl x509 -noout -fingerprint
+}
+# A request: method, path, body.
+ask() {
+    python3 -c 'import ssl, sys, urllib.request
+method, path, body = sys.argv[1:]
+head = {"Authorization": "Bearer " + open("/root/token").read().strip(), "Content-Type": "application/json"}
+request = urllib.request.Request("https://localhost:7420" + path, body.encode() or None, head, method=method)
+context = ssl.create_default_context(cafile="/etc/rollbox/tls/cert.pem")
+print(urllib.request.urlopen(request, context=context).read().decode())' "$@"
+}
 reloads_its_certificate() {
     local before pid
     before=$(shown_certificate) pid=$(property MainPID)
     new_certificate && systemctl reload rollbox-serve || return 1
+    [ -n "$before" ] || return 1
     for _ in $(seq 100); do [ "$(shown_certificate)" != "$before" ] && break; sleep 0.2; done
     [ "$(shown_certificate)" = "$(openssl x509 -noout -fingerprint -in $etc/tls/cert.pem)" ] && [ "$(property MainPID)" = "$pid" ] &&
         [ "$($at_server run -- echo hello)" = hello ]
 }
 restarts_after_kill_and_keeps_sandboxes() {
     local pid
-    $at_server create --name kept >/dev/null && $at_server exec kept -- sh -c 'echo stays >/tmp/file' || return 1
+    ask POST /v1/sandboxes '{"name": "kept", "detached": true}' && $at_server exec kept -- sh -c 'echo stays >/tmp/file' || return 1
     pid=$(property MainPID)
     kill -KILL "$pid"
     for _ in $(seq 100); do [ "$(property MainPID)" != "$pid" ] && [ "$(property ActiveState)" = active ] && break; sleep 0.2; done
@@ -160,7 +172,7 @@ replaces_its_side_processes() {
         for _ in $(seq 100); do pgrep -x $name | grep -qvx "$old" && break; sleep 0.2; done
         pgrep -x $name | grep -vx "$old" || return 1
     done
-    $at_server image ls && [ "$(property NRestarts)" = 1 ]
+    ask GET /v1/images "" && [ "$(property NRestarts)" = 1 ]
 }
 # A command that runs when the service is stopped ends by itself, and its client gets the result.
 drains_when_stopped() {
