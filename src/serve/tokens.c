@@ -293,7 +293,9 @@ int tokens_read(struct tokens *tokens) {
     if (!tokens->list.next)
         forget_all(tokens);
     int r = read_file(tokens, &text);
-    return r < 0 ? r : tokens_parse(tokens, text.data ? text.data : "", text.length);
+    if (r < 0)
+        return r;
+    return tokens_parse(tokens, text.data ? text.data : "", text.length);
 }
 
 int tokens_parse(struct tokens *tokens, const char *text, size_t length) {

@@ -53,7 +53,8 @@ printf 'sendfile off;\n' > /etc/nginx/conf.d/sendfile.conf && sed -i '/sendfile 
 ### service nginx stop
 service nginx stop
 ### sshd, login as a user
-su carol -c "mkdir -m 700 ~/.ssh && ssh-keygen -q -N '' -t ed25519 -f ~/.ssh/id_ed25519 && cp ~/.ssh/id_ed25519.pub ~/.ssh/authorized_keys" &&
+su carol -c "mkdir -m 700 ~/.ssh && ssh-keygen -q -N '' -t ed25519 -f ~/.ssh/id_ed25519 &&
+cp ~/.ssh/id_ed25519.pub ~/.ssh/authorized_keys" &&
     service ssh start && su carol -c 'ssh -o StrictHostKeyChecking=no 127.0.0.1 id'
 ### sshd, login as root
 mkdir -p -m 700 /root/.ssh && cp /home/carol/.ssh/id_ed25519* /home/carol/.ssh/authorized_keys /root/.ssh/ &&
@@ -61,7 +62,8 @@ mkdir -p -m 700 /root/.ssh && cp /home/carol/.ssh/id_ed25519* /home/carol/.ssh/a
 ### scp
 scp -o StrictHostKeyChecking=no /etc/passwd root@127.0.0.1:/tmp/p && cmp /tmp/p /etc/passwd
 ### git clone over ssh and file
-su - carol -c 'git init -q r && cd r && git -c user.email=a@b -c user.name=c commit -q --allow-empty -m x && git clone -q ssh://127.0.0.1/home/carol/r ~/r2 && git clone -q /home/carol/r ~/r3'
+su - carol -c 'git init -q r && cd r && git -c user.email=a@b -c user.name=c commit -q --allow-empty -m x &&
+git clone -q ssh://127.0.0.1/home/carol/r ~/r2 && git clone -q /home/carol/r ~/r3'
 ### crontab
 service cron start && echo '* * * * * true' | crontab - && crontab -l &&
     echo '* * * * * true' | crontab -u carol -
@@ -99,7 +101,8 @@ echo x > /dev/shm/f && df /dev/shm && su carol -c 'echo y > /dev/shm/g'
 script -qec 'test -c $(tty)' /dev/null
 ### reading /proc/sys
 cd /proc/sys &&
-    cat kernel/osrelease kernel/pid_max kernel/shmmax kernel/random/uuid vm/overcommit_memory fs/file-max net/core/somaxconn
+    cat kernel/osrelease kernel/pid_max kernel/shmmax kernel/random/uuid vm/overcommit_memory fs/file-max \
+        net/core/somaxconn
 ### the host name in /proc/sys
 cat /proc/sys/kernel/hostname
 ### writing to /proc/sys

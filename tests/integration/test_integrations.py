@@ -37,7 +37,12 @@ def needs(package, why):
 
 
 def test_importing_rollbox_imports_no_framework():
-    code = "import sys, rollbox, rollbox.integrations.mini_swe_agent, rollbox.integrations.tinker_cookbook, rollbox.integrations.trl; print([m for m in sys.modules if m.split('.')[0] in ('ares', 'rllm', 'inspect_ai', 'minisweagent', 'tinker_cookbook', 'trl', 'verl')])"
+    code = (
+        "import sys, rollbox, rollbox.integrations.mini_swe_agent\n"
+        "import rollbox.integrations.tinker_cookbook, rollbox.integrations.trl\n"
+        "frameworks = 'ares', 'rllm', 'inspect_ai', 'minisweagent', 'tinker_cookbook', 'trl', 'verl'\n"
+        "print([m for m in sys.modules if m.split('.')[0] in frameworks])"
+    )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "[]\n"
 
 

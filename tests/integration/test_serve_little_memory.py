@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The HTTP server has hardly any memory left: what needs more is refused, and all goes on afterwards."""
+"""The HTTP server has hardly any memory left: what needs more is refused, and all works afterwards."""
 
 import re
 from pathlib import Path
@@ -21,7 +21,7 @@ def limit(server, amount):
     assert done.returncode == 0, done.stderr
 
 
-def test_server_without_memory_refuses_and_goes_on(caller):  # noqa: F811
+def test_server_without_memory_refuses_what_is_large(caller):  # noqa: F811
     large = {"argv": ["head", "-c", "9000000", "/dev/zero"]}
     with Server(caller) as server:
         assert server.call("POST", "/v1/runs", {"argv": ["true"]})[0] == 200
