@@ -36,7 +36,7 @@ from ._core.errors import Cancelled, InvalidArgument, IOFailed, RollboxError
 from ._core.options import PolicyLike, as_policy
 from ._core.policy import Policy
 from ._core.record import Record, Target
-from ._core.request import Argument, Request, error_result
+from ._core.request import Argument, Request, Turn, error_result
 from ._core.result import Result
 from ._core.schedule import OrderedQueue, ProgressBar, check_concurrency, retry_delay
 from ._engine import Engine, default_engine
@@ -45,7 +45,10 @@ from ._sandbox import Sandbox
 Job = Union[Mapping[str, Any], Sequence[Argument]]
 
 _KEYS = frozenset(
-    ("id", "argv", "code", "language", "stdin", "files", "cwd", "env", "timeout_s", "policy")
+    (
+        *("id", "argv", "code", "language", "stdin", "files", "cwd", "env", "timeout_s", "policy"),
+        *("priority", "queue_timeout_s"),
+    )
 )
 
 LANGUAGES: dict[str, tuple[str, list[str]]] = {
@@ -163,7 +166,8 @@ class BatchTask:
             "cwd": job.get("cwd"),
             "files": files,
         }
-        self.request = Request(**self.arguments, is_code=language == "python")
+        turn = Turn(job.get("priority"), job.get("queue_timeout_s"))
+        self.request = Request(**self.arguments, is_code=language == "python", turn=turn)
 
     def next_delay(self, error: Optional[RollboxError], retries: int) -> Optional[float]:
         """The delay in seconds before another attempt; None: this was the last."""
@@ -614,9 +618,9 @@ def run_many(
     """Runs many jobs, each in a sandbox of its own.
 
     A job is a list of arguments, or a mapping of argv (or code and language), id, stdin, files,
-    cwd, env, timeout_s and policy (keys over the batch's). `code_job` makes one from the text of a
-    program. Without timeout_s or a timeout of the policy, a job has 300 seconds; "none" is no
-    limit.
+    cwd, env, timeout_s, policy (keys over the batch's), priority and queue_timeout_s. `code_job`
+    makes one from the text of a program. Without timeout_s or a timeout of the policy, a job has
+    300 seconds; "none" is no limit.
 
     A job that rollbox could not run is repeated where another attempt may succeed (engine lost,
     host exhausted, set-up refused). Its program may have run in part before; that sandbox is gone.

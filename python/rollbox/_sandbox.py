@@ -34,7 +34,17 @@ from ._core.handle import Handle
 from ._core.hints import check_keywords
 from ._core.options import AutoSnapshot, Path, PolicyLike, Processes, RecordLike, one_input
 from ._core.policy import POLICY_KEYS, Policy
-from ._core.request import Argv, Data, Environment, Files, Request, Timeout, as_argv, code_argv
+from ._core.request import (
+    Argv,
+    Data,
+    Environment,
+    Files,
+    Priority,
+    Request,
+    Timeout,
+    as_argv,
+    code_argv,
+)
 from ._core.result import Result
 from ._engine import Engine
 from ._grade import Grade, grade
@@ -112,6 +122,11 @@ class Sandbox(Session, Generic[_R]):
         auto_snapshot: "changed": take a snapshot after each command that has changed something.
         auto_keep: How many automatic snapshots are kept (16); named ones and those with branches
             do not count.
+        priority: "high", "normal" or "low": the turn of its runs, and on a server of the session's
+            creation, among those of the same client or tenant that wait; None: normal.
+        queue_timeout: Seconds that a run, or the session's creation, may wait in a server's queue
+            before it is ResourceExhausted; None: 60. Engines of this machine have no such limit.
+            It does not count in timeout, and Result.queue_ms tells the wait.
         record: Where the trajectory goes: a path, a descriptor, a function or a Record. A run that
             is recorded is a session of one command. Forks are recorded likewise.
 
@@ -144,6 +159,8 @@ class Sandbox(Session, Generic[_R]):
         hibernate_after: Optional[float] = ...,
         auto_snapshot: AutoSnapshot = ...,
         auto_keep: Optional[int] = ...,
+        priority: Priority = ...,
+        queue_timeout: Optional[float] = ...,
         record: RecordLike = ...,
     ) -> None: ...
 
@@ -164,6 +181,8 @@ class Sandbox(Session, Generic[_R]):
         hibernate_after: Optional[float] = ...,
         auto_snapshot: AutoSnapshot = ...,
         auto_keep: Optional[int] = ...,
+        priority: Priority = ...,
+        queue_timeout: Optional[float] = ...,
         record: RecordLike = ...,
     ) -> None: ...
 
@@ -195,6 +214,8 @@ class Sandbox(Session, Generic[_R]):
         hibernate_after: Optional[float] = None,
         auto_snapshot: AutoSnapshot = None,
         auto_keep: Optional[int] = None,
+        priority: Priority = None,
+        queue_timeout: Optional[float] = None,
         record: RecordLike = None,
     ) -> None:
         self._work, self._template = None, None
@@ -212,6 +233,8 @@ class Sandbox(Session, Generic[_R]):
                 "hibernate_after": hibernate_after,
                 "auto_snapshot": auto_snapshot,
                 "auto_keep": auto_keep,
+                "priority": priority,
+                "queue_timeout": queue_timeout,
             }
             self._template = TemplateSource.open(template, engine, others)
             policy = self._template.policy
@@ -226,6 +249,8 @@ class Sandbox(Session, Generic[_R]):
             hibernate_after=hibernate_after,
             auto_snapshot=auto_snapshot,
             auto_keep=auto_keep,
+            priority=priority,
+            queue_timeout=queue_timeout,
             record=record,
         )
 
@@ -363,7 +388,8 @@ class Sandbox(Session, Generic[_R]):
                 "a template's interpreter runs code: use run_code, or exec in a session",
                 stage="arguments",
             )
-        return self._run(Request(argv, timeout=timeout, stdin=data, **options), text, check)
+        request = Request(argv, timeout=timeout, stdin=data, turn=self._turn, **options)
+        return self._run(request, text, check)
 
     def run_code(
         self,
@@ -436,7 +462,8 @@ class Sandbox(Session, Generic[_R]):
         command = code_argv(code, args)
         if self._record is not None or self._in_session():
             return self.run(command, stdin=stdin, input=input, text=text, check=check, **options)
-        request = Request(command, stdin=one_input(stdin, input), is_code=True, **options)
+        data = one_input(stdin, input)
+        request = Request(command, stdin=data, is_code=True, turn=self._turn, **options)
         return self._run(request, text, check)
 
     def _run(self, request: Request, text: bool, check: bool) -> Result[Any]:

@@ -54,7 +54,9 @@ from ._core.request import (
     Environment,
     ExecRequest,
     Files,
+    Priority,
     Timeout,
+    Turn,
     full_user,
 )
 from ._core.result import Result
@@ -96,6 +98,8 @@ class Session(SessionFiles):
         hibernate_after: Optional[float] = None,
         auto_snapshot: AutoSnapshot = None,
         auto_keep: Optional[int] = None,
+        priority: Priority = None,
+        queue_timeout: Optional[float] = None,
         record: RecordLike = None,
     ) -> None:
         self._policy = as_policy(policy)
@@ -112,6 +116,7 @@ class Session(SessionFiles):
         }
         if name is not None and not isinstance(name, str):
             raise InvalidArgument(f"name must be a str, not {name!r}", stage="arguments")
+        self._turn = Turn(priority, queue_timeout)
         self._recorded: Optional[dict[str, Any]] = None
         self._handle: Optional[Handle] = None
         self._ended = False
@@ -144,8 +149,8 @@ class Session(SessionFiles):
             **{**self._plan, "name": None if name is None else name.encode("utf-8", "replace")},
         )
         engine = self._get_engine()
-        policy = self._policy.to_json()
-        return patiently(lambda: create_handle(engine.remote, engine, policy, options))
+        policy, turn = self._policy.to_json(), self._turn
+        return patiently(lambda: create_handle(engine.remote, engine, policy, options, turn))
 
     def _create(self) -> Handle:
         """A new sandbox, recorded if it is to be."""

@@ -224,6 +224,25 @@ void exchange_full(struct exchange *exchange, unsigned current, unsigned maximum
     send_problem(exchange, problem, 503, "Retry-After: 1\r\n");
 }
 
+/* A run's answer also has the time of its wait, in the server's queue and in the engine's. */
+static void answer_result(
+    struct exchange *exchange, const struct rollbox_result *result, const char *json) {
+    const struct turn *turn = &exchange->turn;
+    auto_buf struct buf text = BUF_INIT;
+
+    if (!turn->is_run || !turn->started_ns) {
+        exchange_answer(exchange, 200, json, NULL);
+        return;
+    }
+    double waited_ms = (double)(turn->started_ns - turn->item.since_ns) / 1e6;
+    buf_add(&text, json, strlen(json) - 1); /* without its brace */
+    buf_printf(&text, ",\"queue_ms\":%.3f}", waited_ms + result->queue_ms);
+    if (buf_failed(&text))
+        exchange_problem(exchange, 503, "resource_exhausted", "the server is out of memory");
+    else
+        exchange_answer(exchange, 200, text.data, NULL);
+}
+
 void exchange_result(
     struct exchange *exchange, const struct rollbox_result *result, const char *id) {
     auto_free char *json = NULL;
@@ -234,7 +253,7 @@ void exchange_result(
         return;
     }
     if (result->outcome != ROLLBOX_OUTCOME_ERROR) {
-        exchange_answer(exchange, 200, json, NULL);
+        answer_result(exchange, result, json);
         return;
     }
     int status = exchange_status_of(error.code);

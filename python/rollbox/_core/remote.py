@@ -35,7 +35,15 @@ from .channel import Channel, Forwarder, RemoteConnection, RemotePending, Remote
 from .connection import Connector
 from .errors import EngineLost, FeatureMissing, InvalidArgument, RollboxError
 from .handle import Handle
-from .request import AttachRequest, ExecRequest, Request, SessionRequest, error_result
+from .request import (
+    NO_TURN,
+    AttachRequest,
+    ExecRequest,
+    Request,
+    SessionRequest,
+    Turn,
+    error_result,
+)
 from .result import OUTCOMES, Outcome, Result
 
 _LEASE_S = 60
@@ -423,6 +431,7 @@ def _result(status: int, answer: Any, text: bool, id: Any = None) -> Result[Any]
         error=problem_error(answer, status) if outcome is Outcome.ERROR else None,
         id=id,
         network=row.get("network"),
+        queue_ms=row.get("queue_ms"),
     )
 
 
@@ -525,9 +534,12 @@ class RemoteHandle(Handle):
         self._path = "/v1/sandboxes/" + urllib.parse.quote(name, safe="")
 
     @classmethod
-    def make(cls, remote: Remote, policy: str, options: ffi.SandboxOptions) -> RemoteHandle:
+    def make(
+        cls, remote: Remote, policy: str, options: ffi.SandboxOptions, turn: Turn = NO_TURN
+    ) -> RemoteHandle:
         """Makes a sandbox under a policy."""
         body: dict[str, Any] = {"policy": json.loads(policy), **_named("name", options.name)}
+        body.update(turn.body())
         if tracing.current_labels():
             body["labels"] = tracing.current_labels()
         if options.detached:
@@ -839,6 +851,7 @@ def _has_streams(options: ffi.ExecOptions) -> bool:
 def _run_body(policy: str, request: Request) -> dict[str, Any]:
     body = _command(request.options)
     body["policy"] = json.loads(policy)
+    body.update(request.turn.body())
     if tracing.current_labels():
         body["labels"] = tracing.current_labels()
     return body
@@ -1012,11 +1025,16 @@ _TRANSLATIONS: dict[str, Callable[..., Any]] = {
 
 
 def create_handle(
-    remote: Optional[Remote], engine: Connector, policy: str, options: ffi.SandboxOptions
+    remote: Optional[Remote],
+    engine: Connector,
+    policy: str,
+    options: ffi.SandboxOptions,
+    turn: Turn = NO_TURN,
 ) -> Handle:
     """A new sandbox, on a server or on an engine of this machine."""
     if remote is not None:
-        return RemoteHandle.make(remote, policy, options)
+        return RemoteHandle.make(remote, policy, options, turn)
+    turn.refuse_timeout()
     return Handle.create(engine, policy, options)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Optional, Union
 
 from . import ffi, spans
-from .errors import InvalidArgument
+from .errors import FeatureMissing, InvalidArgument
 from .result import OUTCOMES, JobId, Outcome, Result
 
 Argument = Union[str, bytes, "os.PathLike[str]", "os.PathLike[bytes]"]
@@ -20,6 +20,9 @@ Data = Union[str, bytes, bytearray, memoryview]
 Environment = Mapping[str, str]
 Timeout = Union[float, Literal["none"], None]
 Files = Mapping[Union[str, "os.PathLike[str]"], Data]
+
+Priority = Literal["high", "normal", "low", None]
+_PRIORITIES = {None: 0, "normal": 0, "high": 1, "low": 2}
 
 _NO_CALLBACK = ffi.CALLBACK()
 _ARGUMENT_MAX = 131072
@@ -200,6 +203,39 @@ def _fill(
     return arguments, environment_list, items
 
 
+class Turn:
+    """When a run or session starts among others that wait."""
+
+    __slots__ = ("priority", "queue_timeout_ms")
+
+    def __init__(self, priority: Priority = None, queue_timeout: Optional[float] = None) -> None:
+        if not isinstance(priority, (str, type(None))) or priority not in _PRIORITIES:
+            raise _invalid(f'priority must be "high", "normal" or "low", not {priority!r}')
+        self.priority = priority
+        self.queue_timeout_ms = None
+        if queue_timeout is not None:
+            if isinstance(queue_timeout, str):
+                raise _invalid(f"queue_timeout must be seconds or None, not {queue_timeout!r}")
+            self.queue_timeout_ms = milliseconds(queue_timeout)
+
+    def body(self) -> dict[str, Any]:
+        """The members of a server's request."""
+        given = {"priority": self.priority, "queue_timeout_ms": self.queue_timeout_ms}
+        return {key: value for key, value in given.items() if value is not None}
+
+    def refuse_timeout(self) -> None:
+        """Raises FeatureMissing for what an engine of this machine does not have."""
+        if self.queue_timeout_ms is not None:
+            raise FeatureMissing(
+                "queue_timeout needs a server (Engine(URL)): an engine of this machine has no "
+                "limit of the wait for memory",
+                stage="arguments",
+            )
+
+
+NO_TURN = Turn()
+
+
 def _start(function: str, *arguments: Any) -> int:
     """Calls a function of the library that outputs a run and an error; returns the run."""
     run = ctypes.c_void_p()
@@ -217,7 +253,7 @@ class Request:
     ctypes does not. The library copies everything when a run is started.
     """
 
-    __slots__ = ("options", "_alive")
+    __slots__ = ("options", "turn", "_alive")
 
     def __init__(
         self,
@@ -230,6 +266,7 @@ class Request:
         files: Optional[Files] = None,
         max_output: Optional[int] = None,
         is_code: bool = False,
+        turn: Turn = NO_TURN,
     ) -> None:
         """Checks the arguments.
 
@@ -242,15 +279,19 @@ class Request:
             files: As of Sandbox.run.
             max_output: As of Sandbox.run.
             is_code: argv is python3's, and a warm interpreter may take it.
+            turn: When it starts among others.
         """
         self.options = ffi.RunOptions()
         self._alive = _fill(self.options, argv, timeout, stdin, env, cwd, files, max_output)
         self.options.is_code = is_code
+        self.options.priority = _PRIORITIES[turn.priority]
+        self.turn = turn
 
     def start(
         self, engine: Optional[int], plan: int, callback: Any = _NO_CALLBACK, userdata: int = 0
     ) -> int:
         """Calls rollbox_start; returns the run's address."""
+        self.turn.refuse_timeout()
         self.options.callback = callback
         self.options.userdata = userdata
         run = _start("rollbox_start", engine, plan, ctypes.byref(self.options))
@@ -407,6 +448,7 @@ def copy_result(raw: Any, text: bool = False, id: Optional[JobId] = None) -> Res
         error=ffi.exception(raw.error) if outcome is Outcome.ERROR else None,
         id=id,
         network=json.loads(raw.network) if raw.network else None,
+        queue_ms=raw.queue_ms,
     )
 
 

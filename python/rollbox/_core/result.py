@@ -139,6 +139,8 @@ class Result(Generic[AnyStr]):
         id: In a batch, the job's id; else None.
         network: With net "allow", what the command did in the network: a dict with connections,
             refused, up, down (bytes), hosts, refusals and mode. Else None.
+        queue_ms: How long a run waited in the queues of the engine and its server before it began;
+            None if that is not known. It is not in wall_ms, nor in to_dict.
     """
 
     outcome: Outcome
@@ -156,6 +158,7 @@ class Result(Generic[AnyStr]):
     error: Optional[RollboxError] = None
     id: Optional[JobId] = None
     network: Optional[dict[str, Any]] = field(default=None, hash=False)
+    queue_ms: Optional[float] = field(default=None, hash=False, compare=False)
 
     def __repr__(self) -> str:
         """One short line: how it ended, the ends of its streams, how long it took."""

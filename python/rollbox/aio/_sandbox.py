@@ -36,6 +36,7 @@ from .._core.request import (
     Environment,
     ExecRequest,
     Files,
+    Priority,
     Request,
     Timeout,
     as_argv,
@@ -220,6 +221,8 @@ class AsyncSandbox(AsyncCalls, Generic[_R]):
         hibernate_after: As of Sandbox.
         auto_snapshot: As of Sandbox.
         auto_keep: As of Sandbox.
+        priority: As of Sandbox.
+        queue_timeout: As of Sandbox.
         record: As of Sandbox.
 
     Raises:
@@ -250,6 +253,8 @@ class AsyncSandbox(AsyncCalls, Generic[_R]):
         hibernate_after: Optional[float] = ...,
         auto_snapshot: AutoSnapshot = ...,
         auto_keep: Optional[int] = ...,
+        priority: Priority = ...,
+        queue_timeout: Optional[float] = ...,
         record: RecordLike = ...,
     ) -> None: ...
 
@@ -270,6 +275,8 @@ class AsyncSandbox(AsyncCalls, Generic[_R]):
         hibernate_after: Optional[float] = ...,
         auto_snapshot: AutoSnapshot = ...,
         auto_keep: Optional[int] = ...,
+        priority: Priority = ...,
+        queue_timeout: Optional[float] = ...,
         record: RecordLike = ...,
     ) -> None: ...
 
@@ -290,6 +297,8 @@ class AsyncSandbox(AsyncCalls, Generic[_R]):
         hibernate_after: Optional[float] = None,
         auto_snapshot: AutoSnapshot = None,
         auto_keep: Optional[int] = None,
+        priority: Priority = None,
+        queue_timeout: Optional[float] = None,
         record: RecordLike = None,
     ) -> None:
         options: dict[str, Any] = {
@@ -302,6 +311,8 @@ class AsyncSandbox(AsyncCalls, Generic[_R]):
             "hibernate_after": hibernate_after,
             "auto_snapshot": auto_snapshot,
             "auto_keep": auto_keep,
+            "priority": priority,
+            "queue_timeout": queue_timeout,
             "record": record,
         }
         if work_fn is not None or init_fn is not None:
@@ -473,6 +484,7 @@ class AsyncSandbox(AsyncCalls, Generic[_R]):
             cwd=cwd,
             files=files,
             max_output=max_output,
+            turn=self._box._turn,
         )
         return await self._run(request, text, check)
 
@@ -514,6 +526,7 @@ class AsyncSandbox(AsyncCalls, Generic[_R]):
             files=files,
             max_output=max_output,
             is_code=True,
+            turn=self._box._turn,
         )
         return await self._run(request, text, check)
 
