@@ -63,6 +63,12 @@ static int find_device(struct dump *c) {
     return 0;
 }
 
+static int by_id(const void *a, const void *b) {
+    const struct image_segment *left = a, *right = b;
+
+    return left->id < right->id ? -1 : left->id > right->id;
+}
+
 /* A guest can name a file like a segment, but its file system has another device. */
 int segments_find(struct dump *c, const struct map_line *map, uint32_t *ret_segment) {
     const size_t n = dump_count(&c->segments, struct image_segment);
@@ -71,16 +77,15 @@ int segments_find(struct dump *c, const struct map_line *map, uint32_t *ret_segm
 
     if (r < 0)
         return r;
-    for (size_t i = 0; i < n && !found; i++)
-        if (dump_entry(&c->segments, i, struct image_segment)->id == map->inode) {
-            found = dump_entry(&c->segments, i, struct image_segment);
-            *ret_segment = (uint32_t)i;
-        }
+    if (n && map->inode <= INT32_MAX)
+        found = bsearch(&(struct image_segment){ .id = (uint32_t)map->inode }, c->segments.data, n,
+            sizeof *found, by_id);
     if (!found || map->major != major(c->segment_device) || map->minor != minor(c->segment_device))
         return dump_refuse(
             c, ENOTSUP, "it maps %.200s, which is no segment of the sandbox", map->path);
     if (c->options->is_command)
         return dump_refuse(c, ENOTSUP, "it shares memory");
+    *ret_segment = (uint32_t)(found - dump_entry(&c->segments, 0, struct image_segment));
     const uint64_t room = image_up_to(found->size, IMAGE_PAGE);
     return map->offset > room || map->offset > map->start ||
                    map->end - map->start > room - map->offset
@@ -175,12 +180,6 @@ static void take_owners(
         return;
     credentials_peer(c, &owner, &segment->owner, &segment->group);
     credentials_peer(c, &creator, &segment->creator, &segment->creator_group);
-}
-
-static int by_id(const void *a, const void *b) {
-    const struct image_segment *left = a, *right = b;
-
-    return left->id < right->id ? -1 : left->id > right->id;
 }
 
 static int list_segments(struct dump *c, int highest) {

@@ -5,8 +5,10 @@ server has a segment of it. make check runs this file as root and as an ordinary
 
 import glob
 import os
+import struct
 
 import pytest
+import record_fuzz
 from asked import Asked, closing, restorer  # noqa: F401
 from harness import skip
 from many_users import give_ids, has_ids
@@ -311,6 +313,49 @@ def test_exported_processes_keep_their_segments(users, engine, other, tmp_path, 
         again("write(where, b'later')")
         copy.hibernate()
         assert asked.of(copy)("all_of_them(), read(where)") == f"({before}, b'later')"
+
+
+HEADER_BYTES = 552
+PART_OF_SEGMENTS = 20
+SEGMENT = struct.Struct("<2IQ8I")  # struct image_segment
+FORGERIES = {
+    "an id above all ids": (0, 1 << 31),
+    "no size": (2, 0),
+    "a size below its pages": (2, 1),
+    "a size above all addresses": (2, 1 << 62),
+    "a mode with other bits": (3, 0o4777),
+    "an owner outside": (5, 65536),
+    "a group outside": (6, 65536),
+    "a creator outside": (7, 2**32 - 1),
+    "a creator's group outside": (8, 100000),
+    "pages past the table": (9, 1 << 20),
+    "more pages than the table": (10, 1 << 20),
+}
+
+
+@pytest.fixture(scope="module")
+def live_file(tmp_path_factory):
+    path = tmp_path_factory.mktemp("forged") / "file"
+    with Sandbox(Policy(max_memory="512M")) as box:
+        asked = begin(box, "a = get(7, 9000); where = at(a)", "write(where + 8192, b'known')")
+        box.export(path, processes="keep")
+        assert asked("read(where + 8192)") == "b'known'"
+    return path
+
+
+@pytest.mark.parametrize("name", FORGERIES)
+def test_forged_segments_are_not_imported(live_file, other, tmp_path, name):  # noqa: F811
+    case = record_fuzz.Case(record_fuzz.members_of(live_file))
+    image = bytearray(case.files["image-0"])
+    at, n = struct.unpack_from("<2Q", image, len(image) - HEADER_BYTES + 16 * PART_OF_SEGMENTS)
+    fields = list(SEGMENT.unpack_from(image, at))
+    assert n == 1 and fields[1:5] == [7, 9000, 0o600, 0] and fields[10] == 1, fields
+    field, value = FORGERIES[name]
+    fields[field] = value
+    SEGMENT.pack_into(image, at, *fields)
+    case.files["image-0"] = bytes(image)
+    code, why = other.refuses(case.write(tmp_path / "forged"))
+    assert code == "damaged" and "is not a process image" in why, (code, why)
 
 
 def test_segments_under_a_clock_of_the_policy(users):
