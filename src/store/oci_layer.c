@@ -169,7 +169,7 @@ static int write_mark(
 }
 
 static int add_attribute(void *context, const char *name, const void *value, size_t length) {
-    if (strcmp(name, XATTR_OPAQUE) != 0)
+    if (strcmp(name, XATTR_OPAQUE) != 0 && strcmp(name, XATTR_KEPT_CAPABILITY) != 0)
         archive_entry_xattr_add_entry(context, name, value, length);
     return 0;
 }
@@ -179,6 +179,8 @@ static int add_attributes(struct archive_entry *entry, int fd, bool regular) {
     int r = files_xattrs(fd, add_attribute, entry);
     ssize_t n = regular ? fgetxattr(fd, XATTR_CAPABILITY, value, sizeof value) : -1;
 
+    if (regular && n < 0) /* an ordinary user's store records it */
+        n = fgetxattr(fd, XATTR_KEPT_CAPABILITY, value, sizeof value);
     if (n == CAPABILITY_OF_HOST_BYTES)
         archive_entry_xattr_add_entry(entry, XATTR_CAPABILITY, value, (size_t)n);
     return r;

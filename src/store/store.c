@@ -388,3 +388,19 @@ struct store_image *store_image_free(struct store_image *image) {
     free(image);
     return NULL;
 }
+
+struct store_identity store_identity_of(const char *store_path, const char *name) {
+    const size_t prefix = strlen(STORE_SNAPSHOT);
+    const bool is_snapshot = strncmp(name, STORE_SNAPSHOT, prefix) == 0;
+    auto_free char *file = manifest_file_name(is_snapshot ? name + prefix : name);
+    auto_free char *path = NULL;
+    struct statx st;
+
+    if (!file ||
+        asprintf(&path, "%s/%s/%s", store_path,
+            store_manifest_directory(is_snapshot ? MANIFEST_SNAPSHOT : MANIFEST_IMAGE), file) < 0 ||
+        statx(AT_FDCWD, path, AT_SYMLINK_NOFOLLOW, STATX_INO | STATX_BTIME, &st) < 0)
+        return (struct store_identity){ 0 };
+    return (struct store_identity){ (uint64_t)st.stx_dev_major << 32 | st.stx_dev_minor, st.stx_ino,
+        st.stx_btime.tv_sec * INT64_C(1000000000) + st.stx_btime.tv_nsec };
+}

@@ -82,6 +82,16 @@ int store_snapshot(const char *store_path, const char *name, struct store_image 
 /* Takes and returns NULL. */
 struct store_image *store_image_free(struct store_image *image);
 
+/* The file of an image's manifest. It is another file when the name means another image. */
+struct store_identity {
+    uint64_t device, inode;
+    int64_t born_ns; /* inode numbers are used again */
+};
+
+/* The file of `name`, or of STORE_SNAPSHOT and a snapshot's name, in the store at `store_path`. All
+ * zeros: there is none. */
+struct store_identity store_identity_of(const char *store_path, const char *name);
+
 /* Reads a manifest without touching its layers. *ret_manifest: manifest_done. */
 int store_manifest(int store, enum manifest_kind kind, const char *name,
     struct manifest *ret_manifest, struct rollbox_error *error);

@@ -22,8 +22,9 @@ struct profile;
 /* oci_image.c: an image that a policy names, with what it says where the policy is silent put into
  * the policy. */
 struct image {
-    struct store_image *stored; /* its layers, locked */
-    char *directory;            /* of the store's layers */
+    struct store_image *stored;     /* its layers, locked */
+    char *directory;                /* of the store's layers */
+    struct store_identity identity; /* of its manifest, before it was read */
     struct plan_image plan;
     struct plan_image_place *places; /* of a snapshot; what they point to is ours */
 };

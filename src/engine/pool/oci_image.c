@@ -181,6 +181,8 @@ static int set_up(struct engine *engine, struct policy *policy, struct image *im
     auto_free char *real = NULL;
     int r = store_default_path(&path, error);
 
+    if (r == 0)
+        image->identity = store_identity_of(path, policy->image);
     bool is_snapshot = !strncmp(policy->image, STORE_SNAPSHOT, strlen(STORE_SNAPSHOT));
 
     if (r == 0)
@@ -225,6 +227,16 @@ int image_get(struct engine *engine, struct policy *policy, struct image **ret_i
     }
     *ret_image = image;
     return 0;
+}
+
+bool image_is_current(const struct image *image, const char *name) {
+    auto_free char *path = NULL;
+
+    if (store_default_path(&path, NULL) < 0)
+        return false;
+    const struct store_identity now = store_identity_of(path, name);
+    return now.device == image->identity.device && now.inode == image->identity.inode &&
+           now.born_ns == image->identity.born_ns;
 }
 
 struct image *image_free(struct image *image) {

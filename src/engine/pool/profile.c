@@ -524,7 +524,9 @@ static void retire_profile(struct profile *profile, struct profile *next) {
 int profile_renew(struct profile **profile, struct rollbox_error *error) {
     struct profile *next;
 
-    if (path_identities_hold(&(*profile)->path_identities))
+    const struct image *image = (*profile)->image;
+    if (path_identities_hold(&(*profile)->path_identities) &&
+        (!image || image_is_current(image, (*profile)->policy->image)))
         return 0;
     int r = compile_again(*profile, &next, error);
     if (r < 0)

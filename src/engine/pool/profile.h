@@ -16,6 +16,8 @@
 int image_get(struct engine *engine, struct policy *policy, struct image **ret_image,
     struct rollbox_error *error);
 struct image *image_free(struct image *image);
+/* Whether the name still means the image that was looked up. */
+bool image_is_current(const struct image *image, const char *name);
 
 /* devices.c: finds what the policy's devices are on this host. */
 int devices_resolve(struct policy *policy, struct rollbox_error *error);
@@ -31,7 +33,7 @@ struct profile *profile_twin(const struct profile *of,
 struct profile *profile_find(struct engine *engine, uint64_t number);
 int profile_renew(struct profile **profile,
     struct rollbox_error *error); /* for what begins now: another one, if the host has something
-                                     else at the policy's paths */
+                                     else at the policy's paths, or the store as its image */
 int profile_of_before(struct profile **profile, const json_t *path_identities,
     struct rollbox_error *error); /* for what began on those (path_identities_record): another one
                                      of no number, if the host's directories are others now */
