@@ -425,7 +425,8 @@ def fusion_server() -> Tuple[subprocess.Popen, str]:
         start_new_session=True,
     )
     url = f"http://127.0.0.1:{port}/run_code"
-    for _ in range(120):
+    until = time.monotonic() + 90
+    while time.monotonic() < until:
         try:
             if verl_client(url, 1, 0.1)["wrong"] == 0:
                 return process, url
@@ -433,7 +434,7 @@ def fusion_server() -> Tuple[subprocess.Popen, str]:
             pass
         time.sleep(0.5)
     os.killpg(process.pid, signal.SIGKILL)
-    raise RuntimeError("SandboxFusion's server did not start")
+    raise RuntimeError("SandboxFusion's server did not answer with the program's output")
 
 
 def verl_client(url: str, threads: int, seconds: float) -> Dict[str, Any]:

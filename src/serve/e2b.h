@@ -97,6 +97,8 @@ void handle_e2b_snapshots(struct exchange *exchange);
 void handle_e2b_drop(struct exchange *exchange);
 void handle_e2b_metrics(struct exchange *exchange);
 void handle_e2b_network(struct exchange *exchange);
+void handle_e2b_alias(struct exchange *exchange);
+void handle_e2b_no_builds(struct exchange *exchange);
 
 /* ---- e2b_network.c ---- */
 

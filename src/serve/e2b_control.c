@@ -39,6 +39,8 @@ static const struct route native_wake = { "POST", BOX "/wake", TOKEN_RUN, BODY_J
     handle_call };
 static const struct route native_snapshot = { "POST", BOX "/snapshots", TOKEN_RUN, BODY_JSON, NULL,
     handle_call };
+static const struct route native_image = { "GET", "/v1/images/{image...}", TOKEN_RUN, BODY_JSON,
+    NULL, handle_image };
 static const struct route native_fork = { "POST", BOX "/fork", TOKEN_RUN, BODY_JSON, NULL,
     handle_fork };
 
@@ -769,4 +771,33 @@ void handle_e2b_network(struct exchange *exchange) {
     exchange->body = json_pack("{s:o}", "net_allow_hosts", rules);
     exchange->translate = on_network;
     handle_net_set(exchange);
+}
+
+/* ---- templates ---- */
+
+static json_t *on_alias(struct exchange *exchange, int *status, json_t *take_answer) {
+    if (*status >= 400)
+        return e2b_control_answer(exchange, status, take_answer);
+    json_decref(take_answer);
+    return json_pack("{s:s, s:b}", "templateID", exchange->parameters[0], "public", 1);
+}
+
+/* A template is the operator's, one of the two of the clients, or an image. Clients add the tag
+ * "default", which images of the store may lack. */
+void handle_e2b_alias(struct exchange *exchange) {
+    char *name = exchange->parameters[0], *tag = strrchr(name, ':');
+    int status = 200;
+
+    if (tag && !strcmp(tag, ":default"))
+        *tag = '\0';
+    if (is_own_system(name) || templates_find(name))
+        exchange_answer_json(exchange, 200, on_alias(exchange, &status, NULL));
+    else
+        become(exchange, &native_image, NULL, on_alias);
+}
+
+void handle_e2b_no_builds(struct exchange *exchange) {
+    exchange_problem(exchange, 400, "feature_missing",
+        "rollbox builds no templates for E2B's clients: make an image of that name with rollbox "
+        "image build, or start the server with --template NAME=FILE");
 }

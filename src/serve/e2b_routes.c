@@ -73,6 +73,11 @@ static const struct route control_routes[] = {
     E2B("GET", "/sandboxes/{sandbox}/metrics", handle_e2b_metrics),
     E2B("PUT", "/sandboxes/{sandbox}/network", handle_e2b_network),
     E2B("GET", "/snapshots", handle_e2b_snapshots),
+    E2B("GET", "/templates/aliases/{alias}", handle_e2b_alias),
+    E2B("GET", "/templates/{template}/tags", handle_e2b_no_builds),
+    E2B("POST", "/v3/templates", handle_e2b_no_builds),
+    E2B("POST", "/v2/templates", handle_e2b_no_builds),
+    E2B("POST", "/templates", handle_e2b_no_builds),
     E2B("DELETE", "/templates/{sandbox}", handle_e2b_drop),
 };
 

@@ -63,6 +63,20 @@ def test_bad_template_ends_the_start(caller, text, words):  # noqa: F811
     assert done.returncode == 1 and "NAME=FILE" in done.stderr.decode()
 
 
+def test_aliases_of_templates_are_looked_up(caller):  # noqa: F811
+    path = write(caller.directory(), "policy", {})
+    with Server(caller, "--template", f"mine={path}") as one:
+        box = Box(one)
+        for name in ("base", "mine", "mine:default"):
+            status, row = box.control("GET", f"/templates/aliases/{name}")
+            assert (status, row["templateID"]) == (200, name.partition(":")[0])
+        status, problem = box.control("GET", "/templates/aliases/none:default")
+        assert (status, problem["code"]) == (404, 404) and problem["message"]
+        for method, route in (("POST", "/v3/templates"), ("GET", "/templates/mine/tags")):
+            status, problem = box.control(method, route, {} if method == "POST" else None)
+            assert status == 400 and "image build" in problem["message"]
+
+
 def test_network_settings_that_cannot_be_kept_are_refused(server):  # noqa: F811
     token = server.new_token("net", "run", "net")
     box = Box(server, token, allow_internet_access=False)
