@@ -10,7 +10,10 @@ import contextlib
 import importlib.util
 import json
 import os
+import sys
 import tempfile
+import threading
+import types
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -136,16 +139,23 @@ async def inspect_ai(**options):
         await RollboxSandboxEnvironment.sample_cleanup("episode", config, made, False)
 
 
+def _enter_ares():
+    """Its own __init__ asks the network for lists of data sets; its modules do without."""
+    with _lock:
+        if "ares" in sys.modules:
+            return
+        (place,) = importlib.util.find_spec("ares").submodule_search_locations
+        for name, path in (("ares.containers", os.path.join(place, "containers")), ("ares", place)):
+            sys.modules[name] = types.ModuleType(name)
+            sys.modules[name].__path__ = [path]
+
+
+_lock = threading.Lock()
+
+
 @contextlib.asynccontextmanager
 async def ares(**options):
-    import sys
-    import types
-
-    # Its own __init__ asks the network for lists of data sets.
-    (place,) = importlib.util.find_spec("ares").submodule_search_locations
-    for name, path in (("ares", place), ("ares.containers", os.path.join(place, "containers"))):
-        sys.modules[name] = types.ModuleType(name)
-        sys.modules[name].__path__ = [path]
+    _enter_ares()
     from rollbox.integrations.ares import ContainerFactory
 
     factory = ContainerFactory.configured(**_options(options, "images"))
