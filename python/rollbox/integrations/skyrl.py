@@ -27,11 +27,16 @@ _BLOCK = re.compile(r"```[ \t]*(bash|sh|shell|python|py)[^\n]*\n(.*?)```", re.DO
 _SOURCE_KEYS = ("policy", "image", "images", "setup", "engine", "token", "labels", "record")
 
 
-def register(name: str = "rollbox") -> None:
-    """Registers the environment under a name for `environment.env_class`."""
-    import skyrl_gym
+_ENTRY_POINT = "rollbox.integrations.skyrl:RollboxEnv"
 
-    skyrl_gym.register(id=name, entry_point="rollbox.integrations.skyrl:RollboxEnv")
+
+def register(name: str = "rollbox") -> None:
+    """Registers the environment under a name for `environment.env_class`. May be called twice."""
+    import skyrl_gym
+    from skyrl_gym.envs.registration import registry
+
+    if getattr(registry.get(name), "entry_point", None) != _ENTRY_POINT:
+        skyrl_gym.register(id=name, entry_point=_ENTRY_POINT)
 
 
 def _plain(value: Any) -> Any:
