@@ -206,7 +206,10 @@ def installed(python, name, packages, bare):
     theirs = next(place.glob("lib/python*/site-packages")) / "rollbox"
     shutil.rmtree(theirs, ignore_errors=True)
     shutil.copytree(own, theirs, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copytree(f"{sys.prefix}/libexec/rollbox", place / "libexec/rollbox", dirs_exist_ok=True)
+    # A program that runs cannot be written to, but its name can be given to another file.
+    shutil.rmtree(place / "libexec/rollbox", ignore_errors=True)
+    shutil.copytree(f"{sys.prefix}/libexec/rollbox", place / "libexec/rollbox")
+    (place / "bin/rollbox").unlink(missing_ok=True)
     shutil.copy(f"{sys.prefix}/bin/rollbox", place / "bin/rollbox")
     return program
 
