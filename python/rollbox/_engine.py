@@ -20,7 +20,7 @@ from ._core.connection import LOST_ERRORS, Connection, PendingRun, forget_connec
 from ._core.errors import EngineLost, FeatureMissing, InvalidArgument
 from ._core.handle import Handle
 from ._core.options import state_options
-from ._core.remote import Remote, is_url
+from ._core.remote import Remote, RemoteHandle, is_url
 from ._core.request import Request
 from ._core.result import Result
 
@@ -282,9 +282,13 @@ class Engine:
             raise InvalidArgument(
                 "boxes must name a sandbox, and n be a positive number", stage="arguments"
             )
-        with self.connection():
-            handles = [box._session() for box in boxes]
-            forks = Handle.fork_group(handles, n, state_options("keep", same_seed))
+        if self.remote is not None:
+            group = [box._session() for box in boxes]
+            forks = RemoteHandle.fork_group(self.remote, group, n, same_seed)
+        else:
+            with self.connection():
+                handles = [box._session() for box in boxes]
+                forks = Handle.fork_group(handles, n, state_options("keep", same_seed))
         made = [box._adopt(copies, None) for box, copies in zip(boxes, forks)]
         return [list(copies) for copies in zip(*made)]
 

@@ -19,7 +19,7 @@ from typing import Any, Optional, Union
 from ._clones import encode_message
 from ._core import ffi
 from ._core.connection import DetachedRun
-from ._core.errors import InvalidArgument, NotFound
+from ._core.errors import FeatureMissing, InvalidArgument, NotFound
 from ._core.handle import Handle
 from ._core.options import state_options
 from ._core.policy import Policy
@@ -60,6 +60,7 @@ class TemplateSource:
         """The template of that name; `others` are arguments that cannot go with it.
 
         Raises:
+            FeatureMissing: The engine is a server's.
             InvalidArgument: An argument is missing, wrong or one too many.
             NotFound: There is no such template.
         """
@@ -74,6 +75,11 @@ class TemplateSource:
             raise InvalidArgument(
                 "templates belong to a shared engine: give engine=Engine(SOCKET), the engine of "
                 "rollbox template create",
+                stage="arguments",
+            )
+        if engine.remote is not None:
+            raise FeatureMissing(
+                "a server does not offer templates yet: make a sandbox, prepare it, and fork it",
                 stage="arguments",
             )
         if not isinstance(template, str) or not template or "\0" in template:

@@ -11,7 +11,9 @@ import subprocess
 import sys
 
 import pytest
+import rollbox
 from harness import TREE
+from rollbox._core.remote import _TRANSLATIONS
 
 HERE = TREE / "tests/integration"
 MODULES = (
@@ -83,6 +85,29 @@ def test_documented_differences_are_those_of_the_tests():
     page = (TREE / "docs/how-to/serve.md").read_text()
     for reason in DIFFERENCES.values():
         assert reason in page, reason
+
+
+def test_table_of_the_page_has_every_method_of_sandbox():
+    """Both directions: a method that is new, and a name that is gone, are named here."""
+    page = (TREE / "docs/how-to/serve.md").read_text()
+    table = page[page.index("| offered | not offered yet (raises `FeatureMissing`)") :]
+    rows = [row.split("|")[1:3] for row in table.partition("\n\n")[0].splitlines()[2:]]
+    offered, refused = ({*re.findall(r"`(\w+)`", " ".join(column))} for column in zip(*rows))
+    methods = {name for name in dir(rollbox.Sandbox) if not name.startswith("_")}
+    # Names that are no methods: functions of the package or an engine, and arguments.
+    others = {"run_many", "fork_group", "work_fn", "record"}
+    assert offered == methods | others
+    assert refused == {"template"}  # test_serve_turns.py has the refusal
+
+
+def test_each_call_of_a_sandbox_has_its_request():
+    """What the package asks a Handle for is translated, or is the engine's and not a sandbox's."""
+    asked = set()
+    for path in (TREE / "python/rollbox").rglob("*.py"):
+        asked.update(re.findall(r"\.(?:json|call)\(\s*\"(rollbox_\w+)\"", path.read_text()))
+    of_engine = {"rollbox_engine_debug", "rollbox_engine_status", "rollbox_sandbox_list"}
+    by_methods = {"rollbox_sandbox_stats", "rollbox_fork", "rollbox_file_read", "rollbox_claim"}
+    assert asked - of_engine - by_methods <= set(_TRANSLATIONS), asked - set(_TRANSLATIONS)
 
 
 @pytest.mark.timeout_s(1800)

@@ -40,6 +40,19 @@ def test_queue_timeout_ends_the_wait_and_not_the_run(small, engine):  # noqa: F8
     assert "queue_ms" not in result.to_dict()
 
 
+def test_group_of_a_server_is_forked_at_one_moment(small, engine):  # noqa: F811
+    policy = {"max_memory": "32M"}
+    with Sandbox(policy, engine=engine) as a, Sandbox(policy, engine=engine) as b:
+        a.write_file("/tmp/name", "a")
+        b.write_file("/tmp/name", "b")
+        for pair in engine.fork_group([a, b], 2):
+            assert [box.read_file("/tmp/name") for box in pair] == [b"a", b"b"]
+            for box in pair:
+                box.close()
+    with pytest.raises(FeatureMissing, match="templates"):
+        Sandbox(template="base", engine=engine)
+
+
 def test_engine_of_this_machine_has_priorities_and_no_queue_timeout():
     result = Sandbox(priority="high").run(["true"])
     assert result.ok and result.queue_ms >= 0

@@ -28,6 +28,7 @@ import time
 import urllib.parse
 import uuid
 import weakref
+from collections.abc import Sequence
 from typing import Any, Callable, Optional, Union
 
 from . import errors, ffi, tracing, websocket
@@ -608,6 +609,26 @@ class RemoteHandle(Handle):
         for fork in forks:
             fork.processes = self.processes
         return list(forks)
+
+    @staticmethod
+    def fork_group(  # type: ignore[override]
+        remote: Remote, handles: Sequence[Handle], n: int, same_seed: bool
+    ) -> list[list[Handle]]:
+        """Makes n sandboxes in the present state of each, at one moment."""
+        names = []
+        for handle in handles:
+            if not isinstance(handle, RemoteHandle) or handle.remote is not remote:
+                raise InvalidArgument("the sandboxes are not all of this server", stage="arguments")
+            handle._check()
+            names.append(handle.name)
+        body = {"sandboxes": names, "n": n, "same_seed": same_seed}
+        made = remote.ask("POST", "/v1/forks", body, repeatable=True)
+        forks: list[list[Handle]] = []
+        for handle, copies in zip(handles, made["sandboxes"]):
+            forks.append([RemoteHandle(remote, name, True) for name in copies])
+            for fork in forks[-1]:
+                fork.processes = handle.processes
+        return forks
 
     def _request_of(self, request: ExecRequest) -> tuple[str, str, dict[str, Any]]:
         """The method, path and body of a command without streams."""
