@@ -4,11 +4,9 @@ command is another than the command's own. docs/explanation/users.md has the lis
 """
 
 import os
-import sys
 
 import pytest
 from asked import Asked
-from harness import skip
 from many_users import give_ids, has_ids
 from rollbox import Policy, Sandbox
 
@@ -61,7 +59,7 @@ def box(request):
     if request.param == "many" and os.geteuid() == 0:
         give_ids()
     elif request.param == "many" and not has_ids():
-        skip("needs subuid: an ordinary user's sandboxes of many users take a range of ids")
+        pytest.skip("this ordinary user has no range of ids for sandboxes of many users")
     with Sandbox(Policy(users=request.param)) as box:
         yield box
 
@@ -124,7 +122,6 @@ def test_command_that_init_traces_ends_as_it_ends(box, end, expected):
     assert ends_as_it_should(box)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="pidfds are Linux's")
 def test_pidfd_of_init_from_a_restored_socket_gives_no_right(box):
     """Init makes the sockets of a copy, so their peer is init, and the kernel hands out its pidfd."""
     asked = begin(box)
