@@ -417,7 +417,9 @@ def fusion_server() -> Tuple[subprocess.Popen, str]:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     process = subprocess.Popen(
-        [FUSION / "bin/python", "-m", "uvicorn", "sandbox.server.server:app", "--port", str(port)],
+        # With uvloop of today it does not see the ends of its programs.
+        [FUSION / "bin/python", "-m", "uvicorn", "sandbox.server.server:app", "--loop", "asyncio",
+         "--port", str(port)],
         cwd=FUSION / "SandboxFusion",
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
