@@ -36,7 +36,7 @@ static int become_bridge(const struct options *options, const char *address) {
         execv(program.data, argv);
     return cli_fail(options,
         "cannot execute rollbox-http: %s; it is built where libcurl's headers are (Debian's "
-        "libcurl4-openssl-dev)",
+        "libcurl4-openssl-dev), and not in the portable wheel (docs/how-to/install.md)",
         strerror(errno));
 }
 

@@ -151,7 +151,8 @@ static void ask_fd(const struct options *options, const char *method, const char
     int pid = messages < 0 ? -errno : start(method, path, header, body_fd, messages, &out);
     if (pid < 0) {
         cli_fail_code(options, ROLLBOX_ERR_ENGINE_LOST,
-            "rollbox-http cannot be started: %s; it is built where libcurl's headers are, and "
+            "rollbox-http cannot be started: %s; it is built where libcurl's headers are, but "
+            "not in the portable wheel (docs/how-to/install.md), and "
             "belongs beside rollbox or into its libexec directory",
             strerror(-pid));
         return;
