@@ -54,6 +54,7 @@ def make_root():
     (tree / "opt").mkdir(exist_ok=True)
     (tree / "etc/systemd/system/check.service").write_text(UNIT)
     (tree / "etc/hostname").write_text("systemd-test\n")
+    (tree / "etc/hosts").write_text("127.0.0.1 localhost systemd-test\n")
     commands = ("set -e; dpkg -i /tmp/*.deb >/dev/null; useradd -m -u 1000 ordinary; systemctl enable check.service; "
                 "systemctl mask serial-getty@ttyS0.service getty@tty1.service")
     subprocess.run(
