@@ -873,7 +873,7 @@ _rollbox() {
             '*--no-progress[no progress bar on a terminal]' \
             '*--name=[its name in the store (default\: the reference without docker\://)]:NAME:' \
             '*--platform=[for another machine than this one, such as linux/arm64]:OS/ARCHITECTURE[/VARIANT]:' \
-            '*--insecure[a registry without TLS, or with a certificate that nobody signed (always so for one on 127.0.0.1 or localhost)]' \
+            '*--insecure[a registry without TLS, or with a self-signed certificate (always so for one on 127.0.0.1 or localhost)]' \
             '*--authfile=[credentials, as docker login and skopeo login write them (default\: where those do)]:FILE:_files' \
             '*--creds=[a file with USER\:PASSWORD; - is standard input]:FILE:_files' \
             '*--stall=[give up when nothing has arrived for so long (default 60)]:SECONDS:' \
@@ -889,7 +889,7 @@ _rollbox() {
         ;;
     'image push')
         _arguments -s -S \
-            '*--insecure[a registry without TLS, or with a certificate that nobody signed (always so for one on 127.0.0.1 or localhost)]' \
+            '*--insecure[a registry without TLS, or with a self-signed certificate (always so for one on 127.0.0.1 or localhost)]' \
             '*--authfile=[credentials, as docker login and skopeo login write them (default\: where those do)]:FILE:_files' \
             '*--creds=[a file with USER\:PASSWORD; - is standard input]:FILE:_files' \
             '*--stall=[give up when nothing has arrived for so long (default 60)]:SECONDS:' \
@@ -940,7 +940,7 @@ _rollbox() {
             '*--pull[ask registries for the images of FROM, also for those that the store has]' \
             '*--no-pull[use images of the store alone (default\: pull those that it lacks)]' \
             '*--progress=[the form of the progress on standard error (default auto)]:value:(auto plain tty json quiet)' \
-            '*--insecure[a registry without TLS, or with a certificate that nobody signed (always so for one on 127.0.0.1 or localhost)]' \
+            '*--insecure[a registry without TLS, or with a self-signed certificate (always so for one on 127.0.0.1 or localhost)]' \
             '*--authfile=[credentials, as docker login and skopeo login write them (default\: where those do)]:FILE:_files' \
             '*--max-entries=[refuse more files and directories than N (default 2000000)]:N:' \
             '*--max-bytes=[refuse an image that unpacks to more bytes (default 64 GiB)]:N:' \
@@ -1187,7 +1187,7 @@ _rollbox() {
             '*--tls-client-ca=[accept client certificates of these authorities; see rollbox token create --certificate]:FILE:_files' \
             '*--tls-client-required[refuse clients without a certificate]' \
             '*--drain=[how long open requests may take after SIGTERM (default 30)]:SECONDS:' \
-            '*--state=[keep answers for retries, detached sandboxes and durable leases there\: they outlive it]:DIR:_files' \
+            '*--state=[keep answers for retries, detached sandboxes and durable leases there over a restart]:DIR:_files' \
             '*--engines=[start N engines, and share the sandboxes out by load (default 1)]:N:' \
             '*--engine-per-tenant[start an engine for each tenant]' \
             '*--prices=[a price table, for the cost of what is used; see docs/how-to/observability.md]:FILE:_files' \

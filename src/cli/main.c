@@ -287,7 +287,7 @@ static const struct command commands[] = {
     { "image commit", "NAME IMAGE", "make an image of a sandbox that has an image",
         "The new image has the layers of the sandbox's image, its changes, and the configuration "
         "of the sandbox's image. Volumes and paths of the host are no part of it.\n"
-        "Example: rollbox image commit NAME python:mine && rollbox image push python:mine\n",
+        "Example: rollbox image commit box python:mine; rollbox image export python:mine p.tar\n",
         COMMAND_IMAGE_COMMIT, 2, 2, cmd_image, 0 },
     { "image ls", "", "list the images and snapshots of the store", NULL, COMMAND_IMAGE_LS, 0, 0,
         cmd_image, 0 },

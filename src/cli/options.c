@@ -218,8 +218,8 @@ const struct option option_table[] = {
         "for another machine than this one, such as linux/arm64" },
     { OPTION_INSECURE, 0, "insecure", NULL, OPTION_FLAG, REGISTRY_COMMANDS | COMMAND_IMAGE_BUILD,
         NULL,
-        "a registry without TLS, or with a certificate that nobody signed (always so for one on "
-        "127.0.0.1 or localhost)" },
+        "a registry without TLS, or with a self-signed certificate (always so for one on 127.0.0.1 "
+        "or localhost)" },
     { OPTION_AUTHFILE, 0, "authfile", "FILE", OPTION_FILE, REGISTRY_COMMANDS | COMMAND_IMAGE_BUILD,
         NULL,
         "credentials, as docker login and skopeo login write them (default: where those do)" },
@@ -387,7 +387,7 @@ const struct option option_table[] = {
     { OPTION_DRAIN, 0, "drain", "SECONDS", OPTION_COUNT, COMMAND_SERVE, NULL,
         "how long open requests may take after SIGTERM (default 30)" },
     { OPTION_STATE, 0, "state", "DIR", OPTION_FILE, COMMAND_SERVE, NULL,
-        "keep answers for retries, detached sandboxes and durable leases there: they outlive it" },
+        "keep answers for retries, detached sandboxes and durable leases there over a restart" },
     { OPTION_ENGINES, 0, "engines", "N", OPTION_COUNT, COMMAND_SERVE, NULL,
         "start N engines, and share the sandboxes out by load (default 1)" },
     { OPTION_ENGINE_PER_TENANT, 0, "engine-per-tenant", NULL, OPTION_FLAG, COMMAND_SERVE, NULL,

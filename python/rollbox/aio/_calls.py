@@ -410,7 +410,8 @@ class AsyncCalls:
     ) -> None:
         """Writes a snapshot to one file of the host.
 
-        `rollbox import` brings it into a store, where `image="snapshot:NAME"` uses its files. With
+        `rollbox import` brings it into a store, where `image="snapshot:NAME"` uses its files. Of a
+        session with an image, the file contains the image, and `image="NAME"` uses it. With
         processes="keep" the import makes a hibernating sandbox for a shared engine, also on another
         machine with the same kernel and processor. A hibernating session is not woken.
 

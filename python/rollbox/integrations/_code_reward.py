@@ -153,15 +153,18 @@ def score_programs(
         engine: As for the adapters.
         token: A server's token.
         timeout: Seconds for a case.
-        concurrency: As for run_many.
-        pool: A rollbox.ray.Pool, whose nodes then run the programs with its policy.
+        concurrency: As for run_many; a pool has its own (slots_per_node).
+        pool: A rollbox.ray.Pool: its nodes run the programs, under its policy.
 
     Returns:
-        The scores.
+        The scores, in the order of the programs.
+
+    Raises:
+        InvalidArgument: A policy or an engine is given with a pool, or the policy is malformed.
     """
     if pool is not None and (policy is not None or engine is not None):
         raise InvalidArgument(
-            "policy and engine do not go with pool, which has its own", stage="arguments"
+            "policy and engine belong to the pool: give them to rollbox.ray.Pool", stage="arguments"
         )
     given = list(cases)
     jobs = [

@@ -166,10 +166,10 @@ class RollboxSandbox:
         )
 
     def get_endpoint(self, port: int) -> tuple[str, dict[str, str]]:
-        """Returns the address of a port, at 127.0.0.1 of the engine's machine, and no headers.
+        """Returns the URL of a port, at 127.0.0.1 of this machine, and no headers.
 
         Raises:
-            FeatureMissing: The sandbox has no network: its policy needs net "loopback" or "allow".
+            FeatureMissing: The policy has no network: it needs net "loopback", "allow" or "host".
         """
         if self._box.policy.net == "host":
             return f"http://127.0.0.1:{port}", {}

@@ -263,7 +263,8 @@ class CodeReward:
         engine: A socket, the address of a server, an Engine, or None: this process's engine.
         token: The server's token; without one, the content of $ROLLBOX_TOKEN_FILE.
         labels: Names and values for the log lines.
-        pool: A rollbox.ray.Pool: the nodes of a Ray cluster run the programs, with its policy.
+        pool: A rollbox.ray.Pool: the nodes of a Ray cluster run the programs, under its policy.
+            Then policy, engine and concurrency are the pool's.
     """
 
     __name__ = "rollbox_code_reward"
