@@ -34,6 +34,8 @@ def main() -> None:
                     pass
             file.seek(0)
             logs = file.read(_LIMIT).decode("utf-8", "replace")
+            if file.read(1):
+                logs += f"\n[more output than {_LIMIT} bytes was left out]\n"
         answer = {"kind": kind, "value": value, "logs": logs}
         answers.write(json.dumps(answer).encode("utf-8") + b"\n")
         answers.flush()
