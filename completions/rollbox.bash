@@ -51,7 +51,7 @@ _rollbox() {
         ;;
     image)
         if ((COMP_CWORD == 2)); then
-            COMPREPLY=($(compgen -W 'import pull push export ls build rm inspect show' -- "$cur"))
+            COMPREPLY=($(compgen -W 'import pull push export commit ls build rm inspect show' -- "$cur"))
             return
         fi
         command="$command ${COMP_WORDS[2]}" first=3
@@ -148,6 +148,7 @@ _rollbox() {
     'image pull') options='--no-progress --name --platform --insecure --authfile --creds --stall --missing --max-entries --max-bytes --max-depth --max-ratio --json --help' ;;
     'image push') options='--insecure --authfile --creds --stall --compression --config-of --json --help' ;;
     'image export') options='--compression --config-of --json --help' ;;
+    'image commit') options='--from --json --socket --help' ;;
     'image ls') options='--quiet --json --help' ;;
     'image build') options='--tag --file --build-arg --target --no-cache --secret --ssh --pull --no-pull --progress --insecure --authfile --max-entries --max-bytes --max-ratio --json --policy --memory --processes --cpus --disk --disk-at --timeout --shm-size --ulimit --net --allow --allow-file --net-log --net-record --net-replay --engine --help' ;;
     'image rm') options='--json --help' ;;
@@ -209,7 +210,7 @@ _rollbox() {
     --from) _rollbox_names "$(_rollbox_snapshots)"; return ;;
     --template) _rollbox_list template ls -q; return ;;
     --image) _rollbox_list image ls -q; return ;;
-    --file | -f | --output | -o | --output | -o | --record | --record | --parent | --authfile | --creds | --policy | --readable | --python | --writable | --shared | --denied | --cwd | --allow-file | --net-log | --net-record | --net-replay | --config | --tls-cert | --tls-key | --tls-client-ca | --state | --prices | --tokens | --ceiling | --engine | --socket) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    --file | -f | --output | -o | --output | -o | --record | --record | --parent | --authfile | --creds | --policy | --policy | --policy | --policy | --readable | --python | --writable | --shared | --denied | --cwd | --allow-file | --net-log | --net-record | --net-replay | --config | --tls-cert | --tls-key | --tls-client-ca | --state | --prices | --tokens | --ceiling | --engine | --socket) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     esac
     case $command in
     completion) COMPREPLY=($(compgen -W 'bash zsh fish' -- "$cur")); return ;;

@@ -113,7 +113,7 @@ _rollbox() {
             '*--verbose[say on standard error whether an image has one user or many (on a terminal always)]' \
             '*--template=[run python3 -c CODE, or python3 FILE, in a fork of this template (rollbox template create), under its policy]:NAME:_rollbox_templates' \
             '*--json[print the result as one JSON object]' \
-            '*--policy=[a policy file (JSON); the options below add to it. A replay uses it instead of the record'\''s policy]:FILE:_files' \
+            '*--policy=[a policy file (JSON); the options below add to it]:FILE:_files' \
             '*--readable=[let the sandbox read PATH of the host, too]:PATH:_files' \
             '*--python=[a Python of the host (of a venv, conda, pyenv) as python3, with its files; else the system'\''s]:PATH:_files' \
             '*--writable=[a private copy-on-write view of PATH; the host never changes]:PATH:_files' \
@@ -166,7 +166,7 @@ _rollbox() {
             '*-v[say on standard error whether an image has one user or many (on a terminal always)]' \
             '*--verbose[say on standard error whether an image has one user or many (on a terminal always)]' \
             '*--json[print the result as one JSON object]' \
-            '*--policy=[a policy file (JSON); the options below add to it. A replay uses it instead of the record'\''s policy]:FILE:_files' \
+            '*--policy=[a policy file (JSON); the options below add to it]:FILE:_files' \
             '*--readable=[let the sandbox read PATH of the host, too]:PATH:_files' \
             '*--python=[a Python of the host (of a venv, conda, pyenv) as python3, with its files; else the system'\''s]:PATH:_files' \
             '*--writable=[a private copy-on-write view of PATH; the host never changes]:PATH:_files' \
@@ -226,7 +226,7 @@ _rollbox() {
             '*-f[overwrite the trajectory'\''s file if it is not empty]' \
             '*--force[overwrite the trajectory'\''s file if it is not empty]' \
             '*--json[print the result as one JSON object]' \
-            '*--policy=[a policy file (JSON); the options below add to it. A replay uses it instead of the record'\''s policy]:FILE:_files' \
+            '*--policy=[a policy file (JSON); the options below add to it]:FILE:_files' \
             '*--readable=[let the sandbox read PATH of the host, too]:PATH:_files' \
             '*--python=[a Python of the host (of a venv, conda, pyenv) as python3, with its files; else the system'\''s]:PATH:_files' \
             '*--writable=[a private copy-on-write view of PATH; the host never changes]:PATH:_files' \
@@ -282,7 +282,7 @@ _rollbox() {
             '*-f[overwrite the trajectory'\''s file if it is not empty]' \
             '*--force[overwrite the trajectory'\''s file if it is not empty]' \
             '*--json[print the result as one JSON object]' \
-            '*--policy=[a policy file (JSON); the options below add to it. A replay uses it instead of the record'\''s policy]:FILE:_files' \
+            '*--policy=[a policy file (JSON), used instead of the record'\''s policy]:FILE:_files' \
             '*--env=[set a variable in the sandbox'\''s environment]:K=V:' \
             '*--engine=[use the shared engine on this socket instead of a private one]:SOCKET:_files' \
             '*-h[print this help]' \
@@ -367,7 +367,7 @@ _rollbox() {
             '*-f[overwrite the trajectory'\''s file if it is not empty]' \
             '*--force[overwrite the trajectory'\''s file if it is not empty]' \
             '*--json[print the result as one JSON object]' \
-            '*--policy=[a policy file (JSON); the options below add to it. A replay uses it instead of the record'\''s policy]:FILE:_files' \
+            '*--policy=[a policy file (JSON); the options below add to it]:FILE:_files' \
             '*--readable=[let the sandbox read PATH of the host, too]:PATH:_files' \
             '*--python=[a Python of the host (of a venv, conda, pyenv) as python3, with its files; else the system'\''s]:PATH:_files' \
             '*--writable=[a private copy-on-write view of PATH; the host never changes]:PATH:_files' \
@@ -497,7 +497,7 @@ _rollbox() {
             '*-f[overwrite the trajectory'\''s file if it is not empty]' \
             '*--force[overwrite the trajectory'\''s file if it is not empty]' \
             '*--json[print the result as one JSON object]' \
-            '*--policy=[a policy file (JSON); the options below add to it. A replay uses it instead of the record'\''s policy]:FILE:_files' \
+            '*--policy=[a policy file (JSON); the options below add to it]:FILE:_files' \
             '*--readable=[let the sandbox read PATH of the host, too]:PATH:_files' \
             '*--python=[a Python of the host (of a venv, conda, pyenv) as python3, with its files; else the system'\''s]:PATH:_files' \
             '*--writable=[a private copy-on-write view of PATH; the host never changes]:PATH:_files' \
@@ -847,7 +847,7 @@ _rollbox() {
             '*--max-bytes=[refuse an image that unpacks to more bytes (default 64 GiB)]:N:' \
             '*--max-depth=[refuse deeper trees (default 1000)]:N:' \
             '*--json[print the result as one JSON object]' \
-            '*--policy=[a policy file (JSON); the options below add to it. A replay uses it instead of the record'\''s policy]:FILE:_files' \
+            '*--policy=[of an export with processes\: a policy file (JSON), used instead of the policy in FILE]:FILE:_files' \
             '*--socket=[the shared engine'\''s socket; --engine is the same (default\: see rollbox engine start --help)]:PATH:_files' \
             '*-h[print this help]' \
             '*--help[print this help]' \
@@ -946,7 +946,7 @@ _rollbox() {
             '*--max-bytes=[refuse an image that unpacks to more bytes (default 64 GiB)]:N:' \
             '*--max-ratio=[refuse layers that unpack to more than N times their size (default 500)]:N:' \
             '*--json[print the result as one JSON object]' \
-            '*--policy=[a policy file (JSON); the options below add to it. A replay uses it instead of the record'\''s policy]:FILE:_files' \
+            '*--policy=[a policy file (JSON); the options below add to it]:FILE:_files' \
             '*--memory=[memory of the whole sandbox, such as 256M (default 512M)]:SIZE:' \
             '*--processes=[processes and threads at once (default 64, or 4 a CPU if more)]:N:' \
             '*--cpus=[CPUs, fractions allowed (default\: no limit)]:N:' \
@@ -1061,7 +1061,7 @@ _rollbox() {
         _arguments -s -S \
             '*--python=[code that its interpreter runs first; runs start from its state (default\: none)]:CODE:' \
             '*--json[print the result as one JSON object]' \
-            '*--policy=[a policy file (JSON); the options below add to it. A replay uses it instead of the record'\''s policy]:FILE:_files' \
+            '*--policy=[a policy file (JSON); the options below add to it]:FILE:_files' \
             '*--readable=[let the sandbox read PATH of the host, too]:PATH:_files' \
             '*--writable=[a private copy-on-write view of PATH; the host never changes]:PATH:_files' \
             '*--shared=[write through to PATH of the host]:PATH:_files' \
@@ -1156,7 +1156,7 @@ _rollbox() {
     'net test')
         _arguments -s -S \
             '*--json[print the result as one JSON object]' \
-            '*--policy=[a policy file (JSON); the options below add to it. A replay uses it instead of the record'\''s policy]:FILE:_files' \
+            '*--policy=[a policy file (JSON); the options below add to it]:FILE:_files' \
             '*--allow=[a host that may be reached, such as pypi.org, '\''*.example.org\:8443'\'', 192.0.2.0/24 or @pypi]:HOST[:PORT]:' \
             '*--allow-file=[hosts that may be reached\: one a line, or a JSON list of rules]:FILE:_files' \
             '*--method=[of the request (default GET)]:METHOD:' \
@@ -1191,6 +1191,7 @@ _rollbox() {
             '*--engines=[start N engines, and share the sandboxes out by load (default 1)]:N:' \
             '*--engine-per-tenant[start an engine for each tenant]' \
             '*--prices=[a price table, for the cost of what is used; see docs/how-to/observability.md]:FILE:_files' \
+            '*--template=[a template for E2B'\''s clients\: the policy in FILE; repeat it for more]:NAME=FILE:' \
             '*--otlp-endpoint=[send traces to this OpenTelemetry collector (OTLP/HTTP), such as http\://localhost\:4318]:URL:' \
             '*--otlp-service-name=[the service'\''s name in traces (default rollbox)]:NAME:' \
             '*--otlp-sampler=[which traces are recorded (default parentbased_always_on)]:NAME:' \

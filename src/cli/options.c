@@ -258,10 +258,15 @@ const struct option option_table[] = {
         "print the result as one JSON object" },
     { OPTION_POLICY, 0, "policy", "FILE", OPTION_FILE,
         COMMAND_RUN | COMMAND_SHELL | COMMAND_BATCH | COMMAND_CREATE | COMMAND_TEMPLATE_CREATE |
-            COMMAND_NET_TEST | RECORD_COMMANDS | COMMAND_IMPORT | COMMAND_IMAGE_BUILD,
-        NULL,
+            COMMAND_NET_TEST | COMMAND_RECORD | COMMAND_IMAGE_BUILD,
+        NULL, "a policy file (JSON); the options below add to it" },
+    { OPTION_POLICY, 0, "policy", "FILE", OPTION_FILE, COMMAND_REPLAY, NULL,
+        "a policy file (JSON), used instead of the record's policy" },
+    { OPTION_POLICY, 0, "policy", "FILE", OPTION_FILE, COMMAND_VERIFY, NULL,
         "a policy file (JSON); the options below add to it. A replay uses it instead of the "
         "record's policy" },
+    { OPTION_POLICY, 0, "policy", "FILE", OPTION_FILE, COMMAND_IMPORT, NULL,
+        "of an export with processes: a policy file (JSON), used instead of the policy in FILE" },
     { OPTION_READABLE, 0, "readable", "PATH", OPTION_PATH, POLICY_COMMANDS, "fs_readable_extra",
         "let the sandbox read PATH of the host, too" },
     { OPTION_INTERPRETER, 0, "python", "PATH", OPTION_PATH, REPEATING_COMMANDS, "python",

@@ -218,7 +218,8 @@ static int call_one(const struct options *options, const struct call *call) {
 
     if (options->command->bit == COMMAND_FORK && options->n_rest > 1) {
         json_decref(body);
-        return cli_fail(options, "a server forks one sandbox at a time");
+        return cli_fail(options,
+            "this command forks one sandbox of a server at a time; several are POST /v1/forks");
     }
     buf_add_text(&path, "/v1/sandboxes/");
     remote_path_add(&path, options->rest[0], false);
