@@ -256,7 +256,7 @@ class RollboxRuntime(Runtime):
             await asyncio.to_thread(self._apply_rules)
 
     async def expose(self, port: int) -> str:
-        """The URL on the engine's machine of a server in the sandbox."""
+        """The URL, on this machine, of a server in the sandbox."""
         with _as_sandbox_error():
             url = await self.sandbox.url(port)
         return url if "://" in url else f"http://{url}"
