@@ -79,6 +79,7 @@ enum filter_rule {
     FILTER_CHECK_PTRACE,
     FILTER_CHECK_FAULTS,
     FILTER_CHECK_NOT_INIT,  /* argument 0 is not pid 1 */
+    FILTER_CHECK_LIMITS,    /* the same, and limits are set of the caller alone */
     FILTER_CHECK_ATTRIBUTE, /* argument 3, a length, is not the length of a long access control list
                              */
     /* by option: one of the above */
@@ -90,6 +91,7 @@ enum filter_rule {
     FILTER_RULESET,
     FILTER_AFFINITY,
     FILTER_OTHERS,
+    FILTER_LIMITS,
     FILTER_GETFD,
     FILTER_PEEK,
     FILTER_PTRACE,
@@ -383,6 +385,18 @@ static unsigned check_not_init(struct program *p, unsigned argument) {
         emit_test(p, BPF_JEQ, 1, emit_verdict(p, FILTER_EPERM), emit_verdict(p, FILTER_ALLOW)));
 }
 
+/* A command exists before its program starts, and init places its streams meanwhile. A guest that
+ * lowered its limits then would cause an infrastructure error. So limits are set of the caller
+ * alone, whose pid argument is 0, as in setrlimit(); those of others, but for init, are read. */
+static unsigned check_limits(struct program *p) {
+    unsigned allow = emit_verdict(p, FILTER_ALLOW), refuse = emit_verdict(p, FILTER_EPERM);
+    unsigned high =
+        load_field(p, ARGUMENT(2) + 4, emit_test(p, BPF_JEQ, 0, check_not_init(p, 0), refuse));
+    unsigned sets = load_field(p, ARGUMENT(2), emit_test(p, BPF_JEQ, 0, high, refuse));
+
+    return load_field(p, ARGUMENT(0), emit_test(p, BPF_JEQ, 0, allow, sets));
+}
+
 /* A guest that traces a process must not decide on calls that a filter leaves to tracers
  * (check_faults). Kernels without that option return EINVAL. */
 static unsigned check_ptrace(struct program *p, const struct filter_options *options) {
@@ -553,6 +567,8 @@ static unsigned emit_check(
         return check_faults(p);
     case FILTER_CHECK_NOT_INIT:
         return check_not_init(p, 0);
+    case FILTER_CHECK_LIMITS:
+        return check_limits(p);
     case FILTER_CHECK_ATTRIBUTE:
         return check_attribute(p);
     default:
@@ -587,6 +603,8 @@ static enum filter_rule resolve_rule(const struct filter_options *o, enum filter
                                       : FILTER_CHECK_NOT_INIT;
     case FILTER_OTHERS:
         return o->process_isolation ? FILTER_CHECK_SELF : FILTER_CHECK_NOT_INIT;
+    case FILTER_LIMITS:
+        return o->process_isolation ? FILTER_CHECK_SELF : FILTER_CHECK_LIMITS;
     case FILTER_GETFD:
         return o->allow_getfd ? FILTER_ALLOW : FILTER_EPERM;
     case FILTER_PEEK:

@@ -311,7 +311,7 @@
     X(299, recvmmsg, ALLOW) \
     X(300, fanotify_init, EPERM) \
     X(301, fanotify_mark, EPERM) \
-    X(302, prlimit64, OTHERS) \
+    X(302, prlimit64, LIMITS) \
     X(303, name_to_handle_at, EPERM) \
     X(304, open_by_handle_at, EPERM) \
     X(305, clock_adjtime, EPERM) \

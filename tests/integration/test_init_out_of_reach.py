@@ -84,6 +84,17 @@ def test_calls_that_name_init_are_refused(box):
     assert ends_as_it_should(box)
 
 
+def test_limits_of_other_processes_are_only_read(box):
+    """Else a command's limits could be lowered before init has started its program, and the caller
+    would get setup_failed."""
+    asked = begin(box)
+    asked("kid = __import__('subprocess').Popen(['sleep', '60'])")
+    assert asked("call(302, kid.pid, 7, longs(0, 0), None)") == "'EPERM'"
+    assert asked("call(302, os.getpid(), 7, longs(64, 64), None)") == "'EPERM'"
+    assert asked("call(302, kid.pid, 7, None, buf)") == "0"
+    assert asked("call(302, 0, 7, longs(64, 64), None)") == "0"
+
+
 def test_files_of_init_are_closed(box):
     asked = begin(box)
     read = {name: asked(f"opened('/proc/1/{name}', os.O_RDONLY)") for name in CLOSED_TO_READERS}

@@ -253,9 +253,11 @@ TEST(arguments_by_default) {
         { SYS_splice, { 0 }, ALLOW },
         { SYS_sched_setaffinity, { 1234 }, ERRNO(0) }, /* succeeds, and does nothing */
         { SYS_prlimit64, { 0 }, ALLOW },
-        { SYS_prlimit64, { 1234 }, ALLOW },
+        { SYS_prlimit64, { 0, RLIMIT_NPROC, 4096 }, ALLOW },
         { SYS_prlimit64, { 1, RLIMIT_NPROC },
             ERRNO(EPERM) }, /* init's limits would be those of what it starts next */
+        { SYS_prlimit64, { 1234, RLIMIT_NOFILE, 4096 },
+            ERRNO(EPERM) }, /* it may be a command that init has not started yet */
         { SYS_sched_setaffinity, { 1 }, ERRNO(0) },
         { SYS_sched_setscheduler, { 1 }, ERRNO(EPERM) },
         { SYS_sched_setparam, { 1 }, ERRNO(EPERM) },
@@ -365,6 +367,14 @@ TEST(arguments_by_default) {
     ASSERT_EQ(run_data(&whiteout), ERRNO(EINVAL));
     whiteout.args[4] = 1 | 2;
     ASSERT_EQ(run_data(&whiteout), ALLOW);
+}
+
+TEST(limits_of_other_processes_are_only_read) {
+    struct filter_options options = { 0 };
+
+    build(options);
+    ASSERT_EQ(run(SYS_prlimit64, 1234, RLIMIT_NOFILE, 0), ALLOW);
+    ASSERT_EQ(run(SYS_prlimit64, 1234, RLIMIT_NOFILE, UINT64_C(1) << 32), ERRNO(EPERM));
 }
 
 TEST(arguments_with_process_isolation) {
