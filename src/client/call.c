@@ -104,8 +104,8 @@ static int add_signal(
         return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments",
             "signal_number is %d; signals are 1 to %d", number, SIGRTMAX);
     if (!options->operation_id && number != SIGKILL)
-        return request_invalid(error, "without an operation_id the signal must be SIGKILL: it is "
-                                      "for every process of the sandbox");
+        return request_invalid(error, "a signal for all processes of a sandbox must be SIGKILL; "
+                                      "name a command (operation_id) for others");
     if (options->scope < ROLLBOX_SCOPE_MAIN || options->scope > ROLLBOX_SCOPE_GROUP)
         return request_invalid(error, "scope is not a value of enum rollbox_scope");
     if (options->operation_id)

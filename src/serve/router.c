@@ -435,8 +435,8 @@ static int on_head(struct http_connection *connection, size_t *ret_body_max) {
         refuse(exchange, status,
             status == 401   ? "a valid token is needed (Authorization: Bearer TOKEN), or a client "
                               "certificate that the server's tokens name"
-            : status == 405 ? "the path has no such method"
-                            : "there is no such path");
+            : status == 405 ? "the path has no such method; GET /v1/openapi.json lists them"
+                            : "there is no such path; GET /v1/openapi.json lists them");
     return status;
 }
 

@@ -704,8 +704,9 @@ int commit_places(
     }
     if (r == 0 && !found)
         r = error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments",
-            "%s%s has no directory on the host to commit to", part ? "the place " : "the sandbox",
-            part ? part : "");
+            "%s%s has no directory on the host to commit to: the policy needs it in fs_writable "
+            "(--writable)",
+            part ? "the place " : "the sandbox", part ? part : "");
     clock_gettime(CLOCK_REALTIME, &now);
     if (r == 0 && !(*ret_json = json_pack("{s:O, s:I}", "committed", committed, "since_ns",
                         (json_int_t)timespec_ns(&now))))

@@ -158,8 +158,8 @@ static void look_up_hibernated(struct op *op) {
 
     if (r == 0 && !state)
         r = error_set(&error, ROLLBOX_ERR_NOT_FOUND, ENOENT, "arguments",
-            "there is no snapshot %.100s of sandbox %s; `rollbox tree` lists those there are",
-            op->request.name ? op->request.name : "", session->name);
+            "there is no snapshot %.100s of the sandbox; `rollbox tree` lists those there are",
+            op->request.name ? op->request.name : "");
     if (r == 0 && op->verb == VERB_VERIFY)
         json_object_set_new(state, "checks", checks_of(op, record, json_is_integer(image)));
     if (r == 0) {

@@ -552,8 +552,7 @@ static int find_snapshot(struct call *call, const char *id, struct snapshot **re
 
     if (id && !snapshot)
         return error_set(call->error, ROLLBOX_ERR_NOT_FOUND, ENOENT, "arguments",
-            "there is no snapshot %.100s of sandbox %s; `rollbox tree` lists those there are", id,
-            call->session->name);
+            "there is no snapshot %.100s of the sandbox; `rollbox tree` lists those there are", id);
     *ret_snapshot = snapshot ? snapshot_get(snapshot) : NULL;
     return 0;
 }
