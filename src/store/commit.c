@@ -702,11 +702,14 @@ int commit_places(
         found = true;
         r = publish_place(job, place, committed, error);
     }
-    if (r == 0 && !found)
+    if (r == 0 && !found) {
+        const char *kind = part ? "the place " : "the sandbox";
+
         r = error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments",
             "%s%s has no directory on the host to commit to: the policy needs it in fs_writable "
             "(--writable)",
-            part ? "the place " : "the sandbox", part ? part : "");
+            kind, part ? part : "");
+    }
     clock_gettime(CLOCK_REALTIME, &now);
     if (r == 0 && !(*ret_json = json_pack("{s:O, s:I}", "committed", committed, "since_ns",
                         (json_int_t)timespec_ns(&now))))
