@@ -171,11 +171,14 @@ void handle_note(struct exchange *exchange) {
         exchange_problem(exchange, 400, "invalid_argument", "give either note or shell");
         return;
     }
-    if (value)
-        family_note(exchange->box, value);
-    if (value)
-        events_of_box(exchange->box, "sandbox.note", json_pack("{s:O}", "note", value));
     auto_free char *text = json_dumps(value ? value : shell, JSON_COMPACT | JSON_ENCODE_ANY);
+    /* Kept in memory after the request: a long one would be a way to fill it. */
+    const bool is_short = text && strlen(text) <= FAMILY_NOTE_MAX;
+    if (value) {
+        family_note(exchange->box, text);
+        events_of_box(exchange->box, "sandbox.note",
+            is_short ? json_pack("{s:O}", "note", value) : json_pack("{s:n}", "note"));
+    }
     submit(exchange, text, false, value ? note : note_shell);
 }
 

@@ -416,8 +416,40 @@ int64_t admission_wait_ns(const struct exchange *exchange) {
     return quota_rate_wait_ns(&exchange->quotas, &exchange->tenant->use, clock_now_ns());
 }
 
+static bool is_resting(const struct box *box) {
+    return box->resting.of[QUOTA_MEMORY] || box->resting.of[QUOTA_CPUS];
+}
+
+/* What the exchange's hibernated sandbox has given back. */
+static bool take_again(struct exchange *exchange) {
+    struct box *box = exchange->box;
+    struct quota_verdict verdict;
+
+    if (!is_resting(box))
+        return true;
+    if (quota_fits(&exchange->quotas, &exchange->tenant->use, &box->resting, &verdict)) {
+        box_rouse(box);
+        return true;
+    }
+    exchange_over(exchange, &verdict);
+    return false;
+}
+
+bool admission_awake(struct exchange *exchange) {
+    if (!exchange->may_wake)
+        exchange->box->n_wakers++;
+    exchange->may_wake = true;
+    return take_again(exchange);
+}
+
+void admission_rest(struct exchange *exchange) {
+    if (exchange->may_wake)
+        exchange->box->n_wakers--;
+    exchange->may_wake = false;
+}
+
 bool admission_forks(struct exchange *exchange, unsigned n) {
-    if (!ceilings_allow_fork(exchange))
+    if (!admission_awake(exchange) || !ceilings_allow_fork(exchange))
         return false;
     exchange->share = box_limits(exchange->box);
     exchange->share.of[QUOTA_SANDBOXES] = 1;
@@ -434,7 +466,7 @@ bool admission_fork_group(
 
         exchange->box = boxes[i];
         exchange->box->references++;
-        if (!ceilings_allow_fork(exchange))
+        if (!take_again(exchange) || !ceilings_allow_fork(exchange))
             return false;
         exchange->box = box_unref(exchange->box);
         for (enum quota quota = 0; quota < QUOTA_LEVELS; quota++)
@@ -444,18 +476,6 @@ bool admission_fork_group(
     exchange->turn.is_run = false;
     exchange->turn.n = n * (unsigned)n_boxes;
     return read_turn(exchange) && take(exchange, n, exchange->turn.n);
-}
-
-bool admission_wake(struct exchange *exchange) {
-    struct box *box = exchange->box;
-    struct quota_verdict verdict;
-
-    if (quota_fits(&exchange->quotas, &exchange->tenant->use, &box->resting, &verdict)) {
-        box_rouse(box);
-        return true;
-    }
-    exchange_over(exchange, &verdict);
-    return false;
 }
 
 bool admission_command(struct exchange *exchange) {

@@ -33,8 +33,11 @@ bool admission_forks(struct exchange *exchange, unsigned n);
 /* For n forks of each of these sandboxes at once. */
 bool admission_fork_group(
     struct exchange *exchange, struct box *const *boxes, size_t n_boxes, unsigned n);
-/* For a request that may wake its hibernated sandbox. False: the answer is given. */
-bool admission_wake(struct exchange *exchange);
+/* Before anything that may wake the exchange's sandbox. One that is hibernated needs room in the
+ * quotas again. False: the answer is given. */
+bool admission_awake(struct exchange *exchange);
+/* Until admission_awake is called again, the exchange does nothing that wakes its sandbox. */
+void admission_rest(struct exchange *exchange);
 /* For a command in a sandbox. False: the answer is given. */
 bool admission_command(struct exchange *exchange);
 /* Of the journal: the starts of the day. True: the line was one of these. */

@@ -13,6 +13,7 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "serve/admission.h"
 #include "serve/late_call.h"
 
 #define WINDOW ((size_t)256 << 10)
@@ -326,7 +327,8 @@ static void close_output(struct channel *channel, const json_t *value) {
 }
 
 static void call_late(struct channel *channel, const struct rollbox_call_options *options) {
-    if (!late_call_start(channel->exchange, channel->id, options))
+    if (admission_awake(channel->exchange) &&
+        !late_call_start(channel->exchange, channel->id, options))
         finish(channel, CLOSE_POLICY, "more signals and sizes than the sandbox takes");
 }
 
@@ -345,8 +347,10 @@ static void take_text(struct channel *channel, const char *data, size_t length) 
     if (!json_is_object(message))
         exchange_problem(
             channel->exchange, 400, "request_invalid", "a text message must be a JSON object");
-    else if (!channel->has_begun)
+    else if (!channel->has_begun && admission_awake(channel->exchange))
         channel->kind->begin(channel, message);
+    else if (!channel->has_begun)
+        ; /* the answer is given */
     else if ((value = json_object_get(message, "credit")))
         take_credit(channel, value);
     else if ((value = json_object_get(message, "close")))

@@ -414,7 +414,9 @@ static void begin(struct channel *channel, const json_t *message) {
 static const struct channel_kind kind = { .begin = begin, .start_agent = start_agent };
 
 void handle_channel(struct exchange *exchange) {
-    (void)channel_open(exchange, &kind);
+    /* The first message says what it does. */
+    if (channel_open(exchange, &kind))
+        admission_rest(exchange);
 }
 
 void handle_terminal(struct exchange *exchange) {

@@ -60,6 +60,8 @@ void exchange_done(struct exchange *exchange) {
     exchange->run = rollbox_run_free(exchange->run);
     if (exchange->free_data)
         exchange->free_data(exchange->data);
+    if (exchange->may_wake)
+        exchange->box->n_wakers--;
     box_unref(exchange->box);
     engine_link_unref(exchange->link);
     json_decref(exchange->body);

@@ -30,16 +30,48 @@ static void free_family(struct family *family) {
     free(family);
 }
 
-/* Old families of which no sandbox lives. */
+/* Takes away the oldest nodes of sandboxes that have ended, but for the root, up to *n of them. */
+static void drop_ended(struct family *family, size_t *n) {
+    json_t *kept = json_array(), *node;
+    size_t i;
+
+    json_array_foreach(family->nodes, i, node) {
+        const bool has_ended = !json_is_null(json_object_get(node, "ended"));
+
+        if (i && *n && has_ended) {
+            family->tenant->n_family_nodes--;
+            --*n;
+        } else {
+            json_array_append(kept, node);
+        }
+    }
+    json_decref(family->nodes);
+    family->nodes = kept;
+}
+
+/* Old families of which no sandbox lives. If that is not enough, old nodes of the others: a search
+ * from one living root makes and ends any number of forks. */
 static void forget_old(struct tenant *tenant) {
+    size_t n_alive = 0;
+
+    if (tenant->n_family_nodes <= FAMILY_NODES)
+        return;
     list_for_each(node, families_of(tenant)) {
         struct family *family = container_of(node, struct family, of_tenant);
 
         if (tenant->n_family_nodes <= FAMILY_NODES)
             return;
-        if (!family->n_alive)
+        if (family->n_alive)
+            n_alive += family->n_alive;
+        else
             free_family(family);
     }
+    size_t n_ended = tenant->n_family_nodes - n_alive;
+    if (n_ended <= FAMILY_NODES)
+        return;
+    n_ended -= FAMILY_NODES / 4 * 3; /* not one at each fork, because it visits all */
+    list_for_each(node, families_of(tenant))
+        drop_ended(container_of(node, struct family, of_tenant), &n_ended);
 }
 
 static void enter(
@@ -77,9 +109,9 @@ void family_fork(struct box *box, struct box *parent, const char *snapshot) {
     forget_old(box->tenant);
 }
 
-void family_note(struct box *box, const json_t *note) {
+void family_note(struct box *box, const char *note) {
     json_decref(box->note);
-    box->note = json_deep_copy(note);
+    box->note = note && strlen(note) <= FAMILY_NOTE_MAX ? json_string(note) : json_null();
     if (box->node)
         json_object_set(box->node, "note", box->note);
 }
@@ -117,14 +149,28 @@ json_t *family_list(const struct tenant *tenant) {
     return rows;
 }
 
-const json_t *family_nodes(const struct tenant *tenant, const char *id) {
+static json_t *copy_nodes(const struct family *family) {
+    json_t *nodes = json_deep_copy(family->nodes), *node;
+    size_t i;
+
+    json_array_foreach(nodes, i, node) {
+        const char *note = json_string_value(json_object_get(node, "note"));
+
+        if (note)
+            json_object_set_new(
+                node, "note", json_loads(note, JSON_ALLOW_NUL | JSON_DECODE_ANY, NULL));
+    }
+    return nodes;
+}
+
+json_t *family_nodes(const struct tenant *tenant, const char *id) {
     if (!tenant->families.next)
         return NULL;
     list_for_each(node, &tenant->families) {
         const struct family *family = container_of(node, struct family, of_tenant);
 
         if (!strcmp(family->id, id))
-            return family->nodes;
+            return copy_nodes(family);
     }
     return NULL;
 }

@@ -31,8 +31,10 @@ struct group {
 static void free_group(void *data) {
     struct group *group = data;
 
-    for (size_t i = 0; i < group->n_boxes; i++)
+    for (size_t i = 0; i < group->n_boxes; i++) {
+        group->boxes[i]->n_wakers--;
         box_unref(group->boxes[i]);
+    }
     free(group->forks);
     free(group);
 }
@@ -132,6 +134,7 @@ static bool take_boxes(struct exchange *exchange, struct group *group) {
                 return false;
             }
         box->references++;
+        box->n_wakers++;
         group->handles[group->n_boxes] = box->handle;
         group->boxes[group->n_boxes++] = box;
     }

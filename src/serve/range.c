@@ -8,6 +8,10 @@
 
 #include "base/cleanup.h"
 
+static bool is_digit(char c) {
+    return c >= '0' && c <= '9';
+}
+
 static bool number_of(struct exchange *exchange, const struct http_request *request,
     const char *name, uint64_t *ret) {
     auto_buf struct buf text = BUF_INIT;
@@ -16,7 +20,8 @@ static bool number_of(struct exchange *exchange, const struct http_request *requ
 
     if (!http_query(request, name, &text))
         return true;
-    if (!text.data || text.data[0] == '-' || sscanf(text.data, "%llu%c", &number, &rest) != 1) {
+    /* sscanf takes white space and a sign, too. */
+    if (!text.data || !is_digit(text.data[0]) || sscanf(text.data, "%llu%c", &number, &rest) != 1) {
         exchange_problem(exchange, 400, "invalid_argument", "%s must be a number of bytes", name);
         return false;
     }
@@ -29,17 +34,20 @@ static void read_header(const char *text, struct range *range) {
     unsigned long long from, to;
     char rest;
 
-    if (strncasecmp(text, "bytes=", 6) != 0 || strchr(text, ','))
+    if (strncasecmp(text, "bytes=", 6) != 0)
         return;
     text += 6;
+    if (text[strspn(text, "0123456789-")] || strstr(text, "--"))
+        return;
     if (text[0] == '-') {
-        range->is_header = range->is_suffix = sscanf(text + 1, "%llu%c", &to, &rest) == 1;
+        range->is_header = range->is_suffix =
+            is_digit(text[1]) && sscanf(text + 1, "%llu%c", &to, &rest) == 1;
         if (range->is_suffix)
             range->length = to;
     } else if (sscanf(text, "%llu-%llu%c", &from, &to, &rest) == 2 && from <= to) {
         range->is_header = true;
         range->offset = from;
-        range->length = to - from + 1;
+        range->length = to - from == UINT64_MAX ? UINT64_MAX : to - from + 1;
     } else if (sscanf(text, "%llu-%c", &from, &rest) == 1) {
         range->is_header = true;
         range->offset = from;

@@ -468,17 +468,13 @@ static bool may_wake(const struct route *route) {
         "/network-log" };
     const char *last = strrchr(route->path, '/');
 
-    if (!strcmp(route->method, "DELETE") || !strcmp(route->method, "PATCH") ||
-        (!strcmp(route->method, "GET") && !strcmp(route->path, BOX)))
+    /* Of the sandbox itself: its description, its labels, its end. */
+    if (!strcmp(last, "/{sandbox}"))
         return false;
     for (size_t i = 0; i < ARRAY_SIZE(quiet); i++)
         if (!strcmp(last, quiet[i]) && (strcmp(route->method, "POST") || i > 2))
             return false;
     return true;
-}
-
-static bool is_resting(const struct box *box) {
-    return box->resting.of[QUOTA_MEMORY] || box->resting.of[QUOTA_CPUS];
 }
 
 static bool look_up_box(struct exchange *exchange) {
@@ -500,8 +496,8 @@ static bool look_up_box(struct exchange *exchange) {
 
 /* False: the answer is given. */
 static bool find_box(struct exchange *exchange) {
-    return look_up_box(exchange) && (!exchange->box || !is_resting(exchange->box) ||
-                                        !may_wake(exchange->route) || admission_wake(exchange));
+    return look_up_box(exchange) &&
+           (!exchange->box || !may_wake(exchange->route) || admission_awake(exchange));
 }
 
 /* SWE-ReX's clients name their requests by X-Request-ID. */

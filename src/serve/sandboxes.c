@@ -378,7 +378,10 @@ static void on_done(struct rollbox_run *run, void *userdata) {
         return;
     box_rename(exchange->server, exchange->tenant, answer);
     tell_change(exchange, answer);
-    if (verb_call(exchange->route) == ROLLBOX_CALL_HIBERNATE)
+    /* A request that came meanwhile wakes it again, and has taken nothing of the quotas for that.
+     */
+    if (verb_call(exchange->route) == ROLLBOX_CALL_HIBERNATE &&
+        exchange->box->n_wakers == (unsigned)exchange->may_wake)
         box_rest(exchange->box);
     if (changes_use(exchange->route))
         usage_measure(exchange->box);

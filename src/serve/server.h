@@ -75,6 +75,7 @@ struct box {
     struct amounts held;                /* of its tenant's quotas: the limits of its policy, */
     struct amounts resting;             /* but for what it gave back while it is hibernated */
     int64_t roused_ns;                  /* when it took that again; 0: it has not */
+    unsigned n_wakers;                  /* requests under way that wake it, or may do so */
     struct e2b_box *e2b;                /* what E2B's clients have of it; NULL: nothing */
     void (*forgotten)(struct box *box); /* frees that */
     struct box_trace *trace;            /* NULL: none */
@@ -212,6 +213,7 @@ struct exchange {
     struct list of_operation;      /* waits for the answer of the first with that key */
     bool has_begun, counts_running;
     bool is_cancelled; /* a run that is to end before it begins */
+    bool may_wake;     /* it is one of the box's n_wakers */
     /* A piece of a streamed body, or bytes of an upgraded connection. */
     void (*input)(struct exchange *exchange, const char *data, size_t length, bool is_end);
     /* Takes problems instead of an answer, once the connection is upgraded or answered in pieces.

@@ -65,13 +65,13 @@ void handle_tree(struct exchange *exchange) {
         exchange_problem(exchange, 503, "resource_exhausted", "the server is out of memory");
         return;
     }
-    const json_t *nodes = family_nodes(exchange->tenant, id);
+    json_t *nodes = family_nodes(exchange->tenant, id);
     if (!nodes) {
         exchange_problem(exchange, 404, "not_found",
             "there is no tree \"%.64s\": a sandbox has one from its first fork on", id);
         return;
     }
-    exchange->data = json_deep_copy(nodes);
+    exchange->data = nodes;
     exchange->free_data = free_nodes;
     box = living(exchange, nodes);
     if (!box) {

@@ -239,7 +239,8 @@ static const char *state_of(const json_t *row) {
 static void note_sleep(struct box *box, bool is_asleep, int64_t now) {
     if (!is_asleep && !box->roused_ns)
         box_rouse(box);
-    else if (is_asleep && now - box->roused_ns > (int64_t)USAGE_STEP_S * 1000000000)
+    else if (is_asleep && !box->n_wakers &&
+             now - box->roused_ns > (int64_t)USAGE_STEP_S * 1000000000)
         box_rest(box);
 }
 

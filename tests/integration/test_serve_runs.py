@@ -210,12 +210,17 @@ def test_parts_of_output(server, kind):  # noqa: F811
         ("bytes=2-4", b"234", "bytes 2-4/10"),
         ("bytes=8-", b"89", "bytes 8-9/10"),
         ("bytes=-3", b"789", "bytes 7-9/10"),
+        ("bytes=0-18446744073709551615", b"0123456789", "bytes 0-9/10"),
+        (f"bytes=1-{'9' * 30}", b"123456789", "bytes 1-9/10"),
     ):
         assert server.call("GET", path, Range=field) == (206, part)
         assert server.headers["Content-Range"] == told
     assert server.call("GET", path, Range="bytes=10-")[0] == 416
     assert server.call("GET", f"{path}?offset=11")[0] == 416
-    for query in ("stream=none", "offset=-1", "offset=x", "length=-1"):
+    # Other units, several ranges and malformed ones are ignored.
+    for field in ("bytes=2--1", "bytes= 2-4", "bytes=1-2,4-5", "lines=1-2"):
+        assert server.call("GET", path, Range=field) == (200, b"0123456789")
+    for query in ("stream=none", "offset=-1", "offset=x", "length=-1", "offset=%20-1"):
         assert server.call("GET", f"{path}?{query}")[0] == 400
     assert server.call("GET", path.replace("/r/", "/no/").replace("/e/", "/no/"))[0] == 404
 

@@ -478,3 +478,51 @@ def test_hibernated_sandbox_counts_in_disk_and_sandboxes_alone(server):
     assert server.call("DELETE", "/v1/sandboxes/a", token=token)[0] == 204
     used = server.call("GET", "/v1/quota", token=token)[1]["current"]
     assert (used["memory"], used["cpus"], used["sandboxes"], used["disk"]) == (0, 0, 0, 0)
+
+
+# ---- each way to wake a hibernated sandbox needs the room again ----
+
+MEMORY = 64 << 20
+
+
+def asleep(server, token, *names):
+    for name in names:
+        assert create(server, token, name=name)[0] == 201
+    for name in names:
+        box = f"/v1/sandboxes/{name}"
+        assert server.call("POST", f"{box}/hibernate", {}, token=token)[0] == 200
+
+
+def state(server, token, name="a"):
+    return server.call("GET", f"/v1/sandboxes/{name}", token=token)[1]["state"]
+
+
+@pytest.mark.parametrize("path", ["files/tmp/x", "snapshots/s"])
+def test_deletion_within_a_hibernated_sandbox_needs_its_quota(server, path):
+    token = tenant(server, "sleeps", "memory=64M")
+    asleep(server, token, "a")
+    assert create(server, token, name="b")[0] == 201
+    answer = server.call("DELETE", f"/v1/sandboxes/a/{path}", token=token)
+    refused(answer, "memory", MEMORY, MEMORY)
+    assert state(server, token) == "asleep"
+    assert server.call("DELETE", "/v1/sandboxes/a", token=token)[0] == 204
+
+
+def test_fork_of_a_hibernated_group_needs_the_quota_of_its_members(server):
+    token = tenant(server, "sleeps", "memory=192M")
+    asleep(server, token, "a", "b")
+    answer = server.call("POST", "/v1/forks", {"sandboxes": ["a", "b"]}, token=token)
+    refused(answer, "memory", 2 * MEMORY, 3 * MEMORY)
+    assert state(server, token) == state(server, token, "b") == "asleep"
+
+
+def test_command_of_an_open_channel_needs_the_quota(server):
+    token = tenant(server, "sleeps", "memory=64M")
+    assert create(server, token, name="a")[0] == 201
+    with Socket(server, "/v1/sandboxes/a/channel", token=token) as channel:
+        assert channel.status == 101
+        assert server.call("POST", "/v1/sandboxes/a/hibernate", {}, token=token)[0] == 200
+        assert create(server, token, name="b")[0] == 201
+        channel.send({"start": {"argv": ["true"]}})
+        assert channel.next()["error"]["code"] == "quota_exceeded"
+    assert state(server, token) == "asleep"
