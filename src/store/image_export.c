@@ -169,6 +169,21 @@ static int write_object(
     return write_text(export, export->blobs, ret_hex, text);
 }
 
+/* One entry for each layer. The image's own steps are kept if there are as many: else they are
+ * about other layers. Builders refuse an image whose history has another number, even none. */
+static void set_history(json_t *config, size_t n_layers) {
+    json_t *history = json_object_get(config, "history"), *step;
+    size_t i, n = 0;
+
+    json_array_foreach(history, i, step) n += !json_is_true(json_object_get(step, "empty_layer"));
+    if (n == n_layers && n)
+        return;
+    history = json_array();
+    for (i = 0; i < n_layers; i++)
+        json_array_append_new(history, json_pack("{s:s}", "created_by", "rollbox image export"));
+    json_object_set_new(config, "history", history);
+}
+
 /* The configuration: the image's own, or that of another image. */
 static int make_config(struct export *export, json_t **ret_config) {
     struct manifest other = { 0 };
@@ -185,8 +200,7 @@ static int make_config(struct export *export, json_t **ret_config) {
     manifest_done(&other);
     if (!config)
         return fail_memory(export);
-    /* Its steps are about other layers than those of today. */
-    json_object_del(config, "history");
+    set_history(config, json_array_size(export->diff_ids));
     json_object_set_new(
         config, "rootfs", json_pack("{s:s, s:O}", "type", "layers", "diff_ids", export->diff_ids));
     *ret_config = config;
