@@ -236,7 +236,9 @@ static unsigned edit_distance(const char *a, const char *b) {
 
 const char *read_nearest(const char *word, const char *const *words, size_t n) {
     const char *best = NULL;
-    unsigned best_distance = MAX(2u, (unsigned)strlen(word) / 3) + 1;
+    unsigned length = (unsigned)strlen(word);
+    /* With as many edits as it has letters, a word becomes any other of its length. */
+    unsigned best_distance = MIN(MAX(2u, length / 3) + 1, length);
 
     for (size_t i = 0; i < n; i++) {
         unsigned d = edit_distance(word, words[i]);

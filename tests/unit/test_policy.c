@@ -8,6 +8,7 @@
 #include "base/cleanup.h"
 #include "policy/locate.h"
 #include "policy/policy.h"
+#include "policy/read.h"
 #include "test.h"
 
 #define K (1024ull)
@@ -309,6 +310,14 @@ TEST(unknown_keys_get_a_hint) {
         ASSERT_TRUE(asprintf(&text, "{\n\"net\": \"none\",\n \"%s\": 1}", rows[i].key) > 0);
         one_problem(text, 3, rows[i].key, "unknown key", rows[i].hint);
     }
+}
+
+TEST(a_word_with_nothing_of_another_is_no_hint) {
+    static const char *const words[] = { "id", "net" };
+
+    ASSERT_TRUE(!read_nearest("x", words, ARRAY_SIZE(words)));
+    ASSERT_TRUE(!read_nearest("", words, ARRAY_SIZE(words)));
+    ASSERT_TRUE(read_nearest("ne", words, ARRAY_SIZE(words)) == words[1]);
 }
 
 TEST(every_kind_of_wrong_value) {
