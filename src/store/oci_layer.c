@@ -259,8 +259,9 @@ static int write_entry(struct writer *writer, const struct files_entry *entry, c
     archive_entry_copy_pathname(to, name);
     if (found) {
         /* Docker and podman give the owner and mode of a link's entry to the file. */
-        if (regular && (r = describe_entry(writer, entry, file, to)) < 0)
+        if ((r = describe_entry(writer, entry, regular ? file : entry->fd, to)) < 0)
             return r;
+        archive_entry_copy_symlink(to, NULL);
         archive_entry_set_filetype(to, regular ? AE_IFREG : AE_IFLNK);
         archive_entry_set_size(to, 0);
         archive_entry_copy_hardlink(to, inode->path);

@@ -19,6 +19,8 @@ ABOVE = layer(
     entry("dir/.wh..wh..opq", b""),
     entry("dir/n", b"n", uid=1234, gid=4321, mode=0o640),
     entry("dir/hard", b"", hard="dir/n"),
+    entry("dir/link", b"", link="n", uid=7, gid=8),
+    entry("dir/same", b"", hard="dir/link", uid=7, gid=8),
     entry("setid", b"s", mode=0o4755),
     entry("attributes", b"a", xattrs={"user.key": "value"}),
     entry("fifo", b"", type=b"6", size=0),
@@ -95,6 +97,25 @@ def test_same_image_becomes_the_same_bytes(store):
     assert first["digest"] == again["digest"]
     index = json.loads((store.home / "two" / "index.json").read_text())
     assert index["manifests"][0]["annotations"]["org.opencontainers.image.ref.name"] == "tag"
+
+
+def test_hard_links_have_the_owner_and_mode_of_their_file(store):
+    """Docker and podman give the owner and mode of a link's entry to the file or symbolic link."""
+    store.bring("a", ABOVE)
+    store.json("image", "export", "--compression", "none", "a", f"{store.home}/layout/")
+    (name,) = ordered_layers(store.home / "layout")
+    with tarfile.open(store.home / "layout" / "blobs" / "sha256" / name) as tar:
+        members = {member.name: member for member in tar}
+    # An ordinary user's store has no place for the owner of a symbolic link.
+    of_link = (0, 0) if store.caller.uid else (7, 8)
+    for names, owner, target in (
+        (("dir/n", "dir/hard"), (1234, 4321, 0o640), ""),
+        (("dir/link", "dir/same"), (*of_link, 0o777), "n"),
+    ):
+        first, second = sorted((members[name] for name in names), key=tarfile.TarInfo.islnk)
+        assert [(one.uid, one.gid, one.mode) for one in (first, second)] == [owner, owner]
+        assert (first.islnk(), first.linkname) == (False, target)
+        assert (second.islnk(), second.linkname) == (True, first.name)
 
 
 def test_skopeo_reads_an_export(store):
