@@ -210,7 +210,7 @@ _rollbox() {
     --from) _rollbox_names "$(_rollbox_snapshots)"; return ;;
     --template) _rollbox_list template ls -q; return ;;
     --image) _rollbox_list image ls -q; return ;;
-    --file | -f | --output | -o | --output | -o | --record | --record | --parent | --authfile | --creds | --policy | --policy | --policy | --policy | --readable | --python | --writable | --shared | --denied | --cwd | --allow-file | --net-log | --net-record | --net-replay | --config | --tls-cert | --tls-key | --tls-client-ca | --state | --prices | --tokens | --ceiling | --engine | --socket) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    --file | -f | --output | -o | --output | -o | --record | --record | --parent | --authfile | --creds | --policy | --policy | --policy | --policy | --readable | --python | --writable | --shared | --denied | --cwd | --allow-file | --net-log | --net-record | --net-replay | --config | --tls-cert | --tls-key | --tls-client-ca | --state | --prices | --tokens | --tokens | --ceiling | --engine | --socket) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     esac
     case $command in
     completion) COMPREPLY=($(compgen -W 'bash zsh fish' -- "$cur")); return ;;

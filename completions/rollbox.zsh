@@ -1196,7 +1196,7 @@ _rollbox() {
             '*--otlp-service-name=[the service'\''s name in traces (default rollbox)]:NAME:' \
             '*--otlp-sampler=[which traces are recorded (default parentbased_always_on)]:NAME:' \
             '*--otlp-sampler-arg=[the part of the traces for parentbased_traceidratio]:RATIO:' \
-            '*--tokens=[the file of the tokens]:FILE:_files' \
+            '*--tokens=[the file of the tokens (rollbox token create); without it only a Unix socket is of use]:FILE:_files' \
             '*--quota=[sandboxes, running, queued, memory, cpus, disk, starts (a day), rate (a second) or burst; repeat it for more]:NAME=VALUE:' \
             '*--engine=[use the shared engine on this socket instead of a private one]:SOCKET:_files' \
             '*-h[print this help]' \
@@ -1223,7 +1223,7 @@ _rollbox() {
         _arguments -s -S \
             '*--json[print the result as one JSON object]' \
             '*--certificate=[no secret\: for clients whose certificate has this alternative name; KIND is DNS, URI or email]:KIND:NAME:' \
-            '*--tokens=[the file of the tokens]:FILE:_files' \
+            '*--tokens=[the file of the tokens (required)]:FILE:_files' \
             '*--tenant=[whose token it is\: 1 to 16 of a-z 0-9 (default\: default); tenants do not see each other]:NAME:' \
             '*--scope=[what it allows; repeat it for more (default\: run)]:value:(run net host admin metrics)' \
             '*--expires=[refuse it after this time (default\: never)]:SECONDS:' \
@@ -1236,10 +1236,10 @@ _rollbox() {
     'token tenant')
         _arguments -s -S \
             '*--json[print the result as one JSON object]' \
-            '*--tokens=[the file of the tokens]:FILE:_files' \
+            '*--tokens=[the file of the tokens (required)]:FILE:_files' \
             '*--quota=[sandboxes, running, queued, memory, cpus, disk, starts (a day), rate (a second) or burst; repeat it for more]:NAME=VALUE:' \
             '*--weight=[the tenant'\''s share of a server that is full (default 1)]:N:' \
-            '*--ceiling=[the most that policies of the tenant may have, as JSON; /dev/null\: no ceiling]:FILE:_files' \
+            '*--ceiling=[the most that policies of the tenant may have, a JSON file; /dev/null\: no ceiling]:FILE:_files' \
             '*-h[print this help]' \
             '*--help[print this help]' \
             ':file:_files'
@@ -1247,14 +1247,14 @@ _rollbox() {
     'token ls')
         _arguments -s -S \
             '*--json[print the result as one JSON object]' \
-            '*--tokens=[the file of the tokens]:FILE:_files' \
+            '*--tokens=[the file of the tokens (required)]:FILE:_files' \
             '*-h[print this help]' \
             '*--help[print this help]'
         ;;
     'token rm')
         _arguments -s -S \
             '*--json[print the result as one JSON object]' \
-            '*--tokens=[the file of the tokens]:FILE:_files' \
+            '*--tokens=[the file of the tokens (required)]:FILE:_files' \
             '*-h[print this help]' \
             '*--help[print this help]' \
             ':file:_files'

@@ -421,8 +421,10 @@ const struct option option_table[] = {
     { OPTION_CERTIFICATE, 0, "certificate", "KIND:NAME", OPTION_TEXT, COMMAND_TOKEN_CREATE, NULL,
         "no secret: for clients whose certificate has this alternative name; KIND is DNS, URI or "
         "email" },
-    { OPTION_TOKENS, 0, "tokens", "FILE", OPTION_FILE, COMMAND_SERVE | TOKEN_COMMANDS, NULL,
-        "the file of the tokens" },
+    { OPTION_TOKENS, 0, "tokens", "FILE", OPTION_FILE, COMMAND_SERVE, NULL,
+        "the file of the tokens (rollbox token create); without it only a Unix socket is of use" },
+    { OPTION_TOKENS, 0, "tokens", "FILE", OPTION_FILE, TOKEN_COMMANDS, NULL,
+        "the file of the tokens (required)" },
     { OPTION_TENANT, 0, "tenant", "NAME", OPTION_TEXT, COMMAND_TOKEN_CREATE, NULL,
         "whose token it is: 1 to 16 of a-z 0-9 (default: default); tenants do not see each other" },
     { OPTION_TOKEN_SCOPE, 0, "scope", "run|net|host|admin|metrics", OPTION_TEXT,
@@ -440,7 +442,7 @@ const struct option option_table[] = {
     { OPTION_WEIGHT, 0, "weight", "N", OPTION_COUNT, COMMAND_TOKEN_TENANT, NULL,
         "the tenant's share of a server that is full (default 1)" },
     { OPTION_CEILING, 0, "ceiling", "FILE", OPTION_FILE, COMMAND_TOKEN_TENANT, NULL,
-        "the most that policies of the tenant may have, as JSON; /dev/null: no ceiling" },
+        "the most that policies of the tenant may have, a JSON file; /dev/null: no ceiling" },
     { OPTION_ENGINE, 0, "engine", "SOCKET", OPTION_FILE,
         (REPEATING_COMMANDS & ~COMMAND_CREATE) | COMMAND_REPLAY | COMMAND_SERVE | COMMAND_MCP |
             COMMAND_IMAGE_BUILD,

@@ -36,9 +36,9 @@ int serve_execute(const struct options *options, char **argv) {
     }
     execvp("rollbox-serve", argv);
     return cli_fail(options,
-        "cannot find rollbox-serve: %s; it is built where llhttp and wslay are (Debian's "
-        "node-llhttp and libwslay-dev), and not in the portable wheel (docs/how-to/install.md); "
-        "set ROLLBOX_SERVE to its path",
+        "cannot find rollbox-serve: %s; it is built where llhttp, wslay and zlib are (Debian's "
+        "node-llhttp, libwslay-dev and zlib1g-dev), and not in the portable wheel "
+        "(docs/how-to/install.md); set ROLLBOX_SERVE to its path",
         strerror(errno));
 }
 
