@@ -110,7 +110,7 @@ json_t *e2b_network_rules(struct exchange *exchange, const json_t *settings, boo
 
 /* The metadata that an upload's headers have, as a new object. NULL: the answer is given. */
 json_t *e2b_metadata_of(struct exchange *exchange);
-/* A file has been written with that metadata. False: the sandbox has too many files with some. */
+/* A file has been written with that metadata. False: the sandbox's files have too much of it. */
 bool e2b_metadata_set(struct e2b_box *e2b, const char *path, json_t *metadata);
 /* A file or a tree has been moved (`to` NULL: removed). */
 void e2b_metadata_move(struct e2b_box *e2b, const char *path, const char *to);

@@ -3,6 +3,7 @@
 #include "serve/e2b_code.h"
 
 #include <e2b_interpreter_source.h>
+#include <limits.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -427,6 +428,10 @@ void handle_e2b_context_create(struct exchange *exchange) {
     const char *cwd = json_string_value(json_object_get(exchange->body, "cwd"));
     if (!cwd)
         cwd = "";
+    if (strlen(cwd) >= PATH_MAX) {
+        exchange_problem(exchange, 400, "invalid_argument", "cwd is too long for a path");
+        return;
+    }
     auto_free char *path = e2b_path(exchange, cwd);
     const struct context *context = path ? make(exchange, language, path, false) : NULL;
 

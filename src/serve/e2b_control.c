@@ -16,6 +16,7 @@
 #include "serve/e2b_process.h"
 #include "serve/engine_link.h"
 #include "serve/templates.h"
+#include "serve/usage.h"
 
 #define ENVD_VERSION "0.6.4" /* the version of E2B's own daemon that this server answers like */
 #define TIMEOUT_DEFAULT_S 300
@@ -379,6 +380,8 @@ void handle_e2b_create(struct exchange *exchange) {
         invalid(exchange, "metadata and envVars must be objects of strings");
         return;
     }
+    if (!usage_labels_fit(exchange, json_object_get(exchange->body, "metadata")))
+        return;
     struct e2b_box *snapshot = snapshot_of(exchange, template_id);
     if (snapshot) {
         create_fork(exchange, snapshot);

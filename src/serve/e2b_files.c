@@ -168,7 +168,7 @@ static void follow_metadata(struct file_job *job) {
         if (e2b_metadata_set(e2b, job->parts[i].path, job->metadata))
             continue;
         fail(job, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOSPC,
-            "it is written, but the sandbox has too many files with metadata");
+            "it is written, but the metadata of the sandbox's files have no room for more");
     }
     if (job->work == remove_work || job->work == move_work)
         e2b_metadata_move(e2b, job->path, job->to);

@@ -13,6 +13,8 @@
 
 #define PREFIX "x-metadata-"
 #define FILES_MAX 4096u /* with metadata, of a sandbox */
+/* What a sandbox's paths and metadata may have together. Each of its forks has a copy. */
+#define BYTES_MAX ((size_t)256 << 10)
 
 static json_t *lower(const char *text) {
     auto_buf struct buf name = BUF_INIT;
@@ -46,6 +48,33 @@ json_t *e2b_metadata_of(struct exchange *exchange) {
     return metadata;
 }
 
+static size_t bytes_of(const char *path, const json_t *metadata) {
+    size_t n = strlen(path);
+    const char *name;
+    json_t *value;
+
+    json_object_foreach((json_t *)(uintptr_t)metadata, name, value) n +=
+        strlen(name) + json_string_length(value);
+    return n;
+}
+
+static size_t bytes_of_all(const json_t *all) {
+    const char *path;
+    json_t *metadata;
+    size_t n = 0;
+
+    json_object_foreach((json_t *)(uintptr_t)all, path, metadata) n += bytes_of(path, metadata);
+    return n;
+}
+
+static bool has_room(const json_t *all, const char *path, const json_t *metadata) {
+    const json_t *before = json_object_get(all, path);
+    const size_t freed = before ? bytes_of(path, before) : 0;
+
+    return json_object_size(all) - (before != NULL) < FILES_MAX &&
+           bytes_of_all(all) - freed + bytes_of(path, metadata) <= BYTES_MAX;
+}
+
 bool e2b_metadata_set(struct e2b_box *e2b, const char *path, json_t *metadata) {
     if (!json_object_size(metadata)) {
         if (e2b->file_metadata)
@@ -54,8 +83,7 @@ bool e2b_metadata_set(struct e2b_box *e2b, const char *path, json_t *metadata) {
     }
     if (!e2b->file_metadata)
         e2b->file_metadata = json_object();
-    if (json_object_size(e2b->file_metadata) >= FILES_MAX &&
-        !json_object_get(e2b->file_metadata, path))
+    if (!has_room(e2b->file_metadata, path, metadata))
         return false;
     return json_object_set(e2b->file_metadata, path, metadata) >= 0;
 }
@@ -85,7 +113,9 @@ void e2b_metadata_move(struct e2b_box *e2b, const char *path, const char *to) {
         if (rest || (to && below(name, to)))
             json_object_del(e2b->file_metadata, name);
     }
-    json_object_update(e2b->file_metadata, moved);
+    /* Longer paths may be too much. */
+    if (bytes_of_all(e2b->file_metadata) + bytes_of_all(moved) <= BYTES_MAX)
+        json_object_update(e2b->file_metadata, moved);
     json_decref(moved);
 }
 

@@ -175,7 +175,10 @@ struct usage_sum usage_of_command(
 }
 
 bool usage_labels_ok(struct exchange *exchange) {
-    const json_t *labels = json_object_get(exchange->body, "labels");
+    return usage_labels_fit(exchange, json_object_get(exchange->body, "labels"));
+}
+
+bool usage_labels_fit(struct exchange *exchange, const json_t *labels) {
     const char *key;
     json_t *value;
 

@@ -34,6 +34,8 @@ int usage_read_prices(const char *path);
 void usage_start(struct server *server);
 /* Whether the labels of a body are few and short enough; false: the answer is given. */
 bool usage_labels_ok(struct exchange *exchange);
+/* The same of these. */
+bool usage_labels_fit(struct exchange *exchange, const json_t *labels);
 /* Adds a run or command that has ended; of a run, `labels` are its own. */
 void usage_ended(struct exchange *exchange, const struct rollbox_result *result);
 /* Measures one sandbox now, or all; `then` may be NULL. Requests that are sent to the engine later

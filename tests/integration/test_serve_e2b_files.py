@@ -102,3 +102,31 @@ def test_users_have_homes(server):  # noqa: F811
     box.control("POST", f"/sandboxes/{box.id}/pause")
     box.control("POST", f"/v2/sandboxes/{box.id}/connect", {"timeout": 60})
     assert box.ask("GET", "/files?path=/root/f") == (200, b"x\n")
+
+
+def test_metadata_of_files_is_bounded(server):  # noqa: F811
+    """It is in the server's memory, and each fork has a copy."""
+    box = Box(server)
+    long = {"X_Metadata_Key": "v" * 60_000}
+    for name in "abcd":
+        assert upload(box, f"/tmp/m/{name}", b"x", **long)[0] == 200
+    status, problem = upload(box, "/tmp/m/e", b"x", **long)
+    assert status == 507 and "no room" in problem["message"], problem
+    assert box.ask("GET", "/files?path=/tmp/m/e") == (200, b"x")
+    assert upload(box, "/tmp/m/a", b"x", **long)[0] == 200
+    # Longer paths of a moved tree count, too.
+    deep = "/tmp/" + "/".join(["d" * 250] * 12)
+    for name in range(10):
+        assert upload(box, f"/tmp/n/{name}", b"x", X_Metadata_Key="v" * 1900)[0] == 200
+    assert box.call(f"{FILESYSTEM}/MakeDir", path=deep)[0] == 200
+    moved = box.call(f"{FILESYSTEM}/Move", source="/tmp/n", destination=f"{deep}/n")
+    assert moved[0] == 200, moved
+    assert "metadata" not in box.call(f"{FILESYSTEM}/Stat", path=f"{deep}/n/1")[1]["entry"]
+
+
+def test_metadata_of_a_sandbox_of_a_snapshot_is_bounded(server):  # noqa: F811
+    box = Box(server)
+    made = box.control("POST", f"/sandboxes/{box.id}/snapshots", {})[1]
+    for metadata in ({"a": "b" * 600}, {str(i): "x" for i in range(65)}):
+        body = {"templateID": made["snapshotID"], "metadata": metadata}
+        assert box.control("POST", "/sandboxes", body)[0] == 400
