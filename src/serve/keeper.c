@@ -19,6 +19,7 @@
 #include "base/fd.h"
 #include "serve/side_process.h"
 #include "sys/background.h"
+#include "sys/proc.h"
 
 #define START_MS 10000 /* an engine that listens on a socket takes some milliseconds */
 #define LOOK_MS 5
@@ -26,7 +27,7 @@
 /* The program of this build beside this one, unless ROLLBOX_ENGINE names another. NULL: as
  * librollbox finds it. */
 static char *engine_program(void) {
-    auto_free char *self = realpath("/proc/self/exe", NULL);
+    auto_free char *self = proc_own_program();
     auto_buf struct buf path = BUF_INIT;
 
     if (!self || getenv("ROLLBOX_ENGINE"))

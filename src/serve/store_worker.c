@@ -18,6 +18,7 @@
 #include "base/error.h"
 #include "base/fd.h"
 #include "serve/side_process.h"
+#include "sys/proc.h"
 
 #define MESSAGE_MAX ((size_t)16 << 10)
 #define ARGUMENTS_MAX 32u
@@ -28,7 +29,7 @@
 
 /* The program beside this one, or where an installation puts it. */
 static int find_program(struct buf *path) {
-    auto_free char *self = realpath("/proc/self/exe", NULL);
+    auto_free char *self = proc_own_program();
 
     if (self) {
         buf_add(path, self, (size_t)(strrchr(self, '/') + 1 - self));

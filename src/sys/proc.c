@@ -667,3 +667,20 @@ int proc_fake_loadavg(struct buf *to) {
     buf_add_text(to, "0.00 0.00 0.00 1/1 1\n");
     return buf_failed(to) ? -ENOMEM : 0;
 }
+
+/* ---- the caller itself ---- */
+
+char *proc_own_program(void) {
+    static const char removed[] = " (deleted)"; /* proc_pid_exe(5) */
+    char text[4096];
+    char *path = realpath("/proc/self/exe", NULL);
+
+    if (path)
+        return path;
+    ssize_t n = readlink("/proc/self/exe", text, sizeof text);
+    size_t end = sizeof removed - 1;
+    if (n <= (ssize_t)end || (size_t)n == sizeof text || text[0] != '/' ||
+        memcmp(text + n - end, removed, end) != 0)
+        return NULL;
+    return strndup(text, (size_t)n - end);
+}

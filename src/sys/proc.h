@@ -90,4 +90,9 @@ int proc_fake_vmstat(uint64_t limit_bytes, struct buf *to);
 /* /proc/loadavg of an idle machine. */
 int proc_fake_loadavg(struct buf *to);
 
+/* The path of this process's program; the caller frees it. If the file was replaced or removed
+ * since the start, as an upgrade does, it is the path that the file had, so that programs beside it
+ * are found. NULL: not known, or out of memory. */
+char *proc_own_program(void);
+
 #endif

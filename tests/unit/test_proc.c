@@ -8,8 +8,10 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/sendfile.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -426,4 +428,41 @@ TEST(files_of_this_host_can_be_made_up) {
     ASSERT_STR_CONTAINS(text.data, "MemTotal:          65536 kB\n");
     ASSERT_OK(proc_fake_loadavg(&text));
     ASSERT_STR_CONTAINS(text.data, "0.00 0.00 0.00 ");
+}
+
+/* ---- the caller itself ---- */
+
+static void copy_own_program(const char *to) {
+    auto_close int from = open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
+    auto_close int fd = open(to, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0700);
+    ssize_t n;
+
+    ASSERT_TRUE(from >= 0 && fd >= 0);
+    while ((n = sendfile(fd, from, NULL, (size_t)1 << 20)) > 0)
+        ;
+    ASSERT_EQ(n, 0);
+}
+
+/* The case starts itself again from a copy of this program, and the copy removes its own file. */
+TEST(own_program_has_a_path_after_its_file_was_removed) {
+    const char *copy = getenv("PROC_OWN_COPY");
+    auto_free char *path = NULL;
+    int status;
+
+    if (copy) {
+        ASSERT_EQ(unlink(copy), 0);
+        auto_free char *own = proc_own_program();
+        ASSERT_STR_EQ(own, copy);
+        return;
+    }
+    ASSERT_TRUE(asprintf(&path, "%s/copy", test_directory()) > 0);
+    copy_own_program(path);
+    ASSERT_EQ(setenv("PROC_OWN_COPY", path, 1), 0);
+    pid_t pid = fork();
+    if (pid == 0) {
+        execl(path, path, "own_program_has_a_path_after_its_file_was_removed", (char *)NULL);
+        _exit(127);
+    }
+    ASSERT_EQ(waitpid(pid, &status, 0), pid);
+    ASSERT_EQ(status, 0);
 }

@@ -15,6 +15,7 @@
 #include "base/cleanup.h"
 #include "engine/core/log.h"
 #include "engine/core/spawn.h"
+#include "sys/proc.h"
 #include "sys/syscalls.h"
 
 /* A child that is on its way to its program while we continue: until it has executed it, it shares
@@ -45,7 +46,7 @@ char *spawn_find_program(const char *variable, const char *program) {
 
     if (named)
         return strdup(named);
-    auto_free char *self = realpath("/proc/self/exe", NULL);
+    auto_free char *self = proc_own_program();
     if (!self)
         return NULL;
     *strrchr(self, '/') = '\0';
