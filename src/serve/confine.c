@@ -47,6 +47,7 @@ static const int allowed[] = {
     __NR_fsync, /* these three are the journal's */
     __NR_flock,
     __NR_renameat,
+    __NR_mkdirat, /* a tenant's directory of trajectories; Landlock says where */
     __NR_eventfd2,
     __NR_epoll_create1,
     __NR_epoll_ctl,
@@ -105,7 +106,8 @@ static const int allowed[] = {
 
 #define STATE_ACCESS                                                                               \
     (LANDLOCK_ACCESS_FS_READ_FILE | LANDLOCK_ACCESS_FS_WRITE_FILE | LANDLOCK_ACCESS_FS_MAKE_REG |  \
-        LANDLOCK_ACCESS_FS_REMOVE_FILE | LANDLOCK_ACCESS_FS_TRUNCATE)
+        LANDLOCK_ACCESS_FS_MAKE_DIR | LANDLOCK_ACCESS_FS_REMOVE_FILE |                             \
+        LANDLOCK_ACCESS_FS_TRUNCATE)
 
 static int allow(int ruleset, const char *directory, uint64_t access) {
     struct landlock_path_beneath_attr rule = { .allowed_access = access };

@@ -31,6 +31,7 @@
 #include "serve/store_worker.h"
 #include "serve/templates.h"
 #include "serve/traces.h"
+#include "serve/trajectories.h"
 #include "serve/usage.h"
 #include "sys/limits.h"
 
@@ -241,6 +242,7 @@ int main(int argc, char **argv) {
     if (r < 0)
         return complain("cannot ", "start a process", -r);
     if (engines_start(&server, &config) || (config.state && state_open(&server, config.state)) ||
+        (config.state && trajectories_open(&server, config.state)) ||
         listen_start(&server, &config) || start(&server, &config))
         return 1;
     printf("ready\n");

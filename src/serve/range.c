@@ -76,6 +76,8 @@ bool range_read(struct exchange *exchange, struct range *ret_range) {
 }
 
 const char *range_stream_name(const struct range *range) {
+    if (range->name)
+        return range->name;
     return range->is_stderr ? "stderr" : "stdout";
 }
 

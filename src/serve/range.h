@@ -7,6 +7,7 @@
 #include "serve/server.h"
 
 struct range {
+    const char *name; /* for messages; NULL: of the stream */
     bool is_stderr;
     bool is_header; /* "Range": the answer is 206 */
     bool is_suffix; /* the last `length` bytes */

@@ -17,6 +17,7 @@
 #include "serve/metrics.h"
 #include "serve/tenants.h"
 #include "serve/traces.h"
+#include "serve/trajectories.h"
 #include "serve/usage.h"
 
 #define JSON_MAX ((size_t)16 << 20)
@@ -82,6 +83,10 @@ static const struct route routes[] = {
     { "GET", "/v1/usage", TOKEN_RUN, BODY_JSON, no_keys, handle_usage },
     { "GET", "/v1/events", TOKEN_RUN, BODY_JSON, no_keys, handle_events },
     { "POST", "/v1/batches", TOKEN_RUN, BODY_STREAM, no_keys, handle_batch },
+    { "GET", "/v1/trajectories", TOKEN_RUN, BODY_JSON, no_keys, handle_trajectories },
+    { "GET", "/v1/trajectories/{trajectory}", TOKEN_RUN, BODY_JSON, no_keys, handle_trajectory },
+    { "DELETE", "/v1/trajectories/{trajectory}", TOKEN_RUN, BODY_JSON, no_keys,
+        handle_trajectory_delete },
     { "GET", "/v1/trees", TOKEN_RUN, BODY_JSON, no_keys, handle_trees },
     { "GET", "/v1/trees/{tree}", TOKEN_RUN, BODY_JSON, no_keys, handle_tree },
     { "POST", "/v1/forks", TOKEN_RUN, BODY_JSON, fork_group_keys, handle_fork_group },

@@ -12,6 +12,7 @@
 #include "serve/events.h"
 #include "serve/family.h"
 #include "serve/traces.h"
+#include "serve/trajectories.h"
 #include "serve/usage.h"
 #include "serve/tenants.h"
 
@@ -20,7 +21,7 @@
 
 const char *const create_keys[] = { "policy", "name", "idle_s", "ttl_s", "lifetime_s",
     "hibernate_s", "auto_snapshots", "labels", "lease", "detached", "priority", "queue_timeout_ms",
-    NULL };
+    "record", NULL };
 const char *const snapshot_keys[] = { "name", "processes", NULL };
 const char *const fork_keys[] = { "snapshot", "n", "processes", "same_seed", NULL };
 const char *const reset_keys[] = { "snapshot", "processes", NULL };
@@ -74,12 +75,28 @@ static bool is_detached(const struct exchange *exchange) {
            (lease && lease_is_durable(exchange->server, exchange->tenant, lease));
 }
 
+/* The exchange's sandbox is there; `trajectory` NULL: it is not recorded by the server. */
+static void created(struct exchange *exchange, const char *trajectory) {
+    struct box *box = exchange->box;
+    auto_buf struct buf location = BUF_INIT;
+
+    traces_box_created(box, exchange, NULL);
+    events_of_box(box, "sandbox.created", NULL);
+    json_t *answer = json_pack("{s:s, s:O?}", "name", box->name, "labels", box->labels);
+    if (trajectory)
+        json_object_set_new(answer, "trajectory", json_string(trajectory));
+    auto_free char *text = json_dumps(answer, JSON_COMPACT);
+    json_decref(answer);
+    buf_printf(&location, "Location: /v1/sandboxes/%s\r\n", box->name);
+    exchange_answer(exchange, 201, text ? text : "{}", location.data);
+}
+
 static void on_created(struct rollbox_run *run, void *userdata) {
     struct exchange *exchange = userdata;
     struct rollbox_error error = { .code = ROLLBOX_OK };
     json_t *answer = answer_of(exchange, run);
     struct rollbox_sandbox *handle = NULL;
-    auto_buf struct buf location = BUF_INIT;
+    bool is_recorded = false;
 
     if (!answer)
         return;
@@ -113,13 +130,12 @@ static void on_created(struct rollbox_run *run, void *userdata) {
             return;
         }
     }
-    traces_box_created(box, exchange, NULL);
-    events_of_box(box, "sandbox.created", NULL);
-    answer = json_pack("{s:s, s:O?}", "name", box->name, "labels", box->labels);
-    auto_free char *text = json_dumps(answer, JSON_COMPACT);
-    json_decref(answer);
-    buf_printf(&location, "Location: /v1/sandboxes/%s\r\n", box->name);
-    exchange_answer(exchange, 201, text ? text : "{}", location.data);
+    exchange->box = box;
+    box->references++;
+    if (trajectories_wanted(exchange, &is_recorded) && is_recorded)
+        trajectories_record(exchange, created);
+    else
+        created(exchange, NULL);
 }
 
 static bool seconds_of(struct exchange *exchange, const char *key, int64_t *ret_ms) {
@@ -163,8 +179,9 @@ void handle_create(struct exchange *exchange) {
     char made[SERVER_NAME_MAX + 1];
     const char *name = NULL, *lease = NULL;
 
-    bool detached = false;
-    if (!exchange_string(exchange, "name", &name) || !exchange_string(exchange, "lease", &lease) ||
+    bool detached = false, is_recorded;
+    if (!trajectories_wanted(exchange, &is_recorded) || !exchange_string(exchange, "name", &name) ||
+        !exchange_string(exchange, "lease", &lease) ||
         !exchange_boolean(exchange, "detached", &detached))
         return;
     if (detached && !exchange->server->journal) {

@@ -20,9 +20,7 @@ class Server:
     def __init__(self, who, *arguments, context=None, directory=None):
         self.context = context  # of TLS
         if not (BUILD / "rollbox-serve").exists():
-            skip(
-                "needs llhttp: rollbox-serve is built where node-llhttp and libwslay-dev are"
-            )
+            skip("needs llhttp: rollbox-serve is built where node-llhttp and libwslay-dev are")
         self.who = who
         self.directory = directory or who.directory()
         self.tokens = self.directory / "tokens"
@@ -94,9 +92,8 @@ class Server:
             self.headers = answer.headers
         finally:
             connection.close()
-        return answer.status, json.loads(content) if "json" in answer.headers.get(
-            "Content-Type", ""
-        ) and content else content
+        kind = answer.headers.get("Content-Type", "").replace("x-ndjson", "lines")
+        return answer.status, json.loads(content) if "json" in kind and content else content
 
     def raw(self, data):
         """What the server sends for these bytes, up to the end of the connection or a complete head."""
