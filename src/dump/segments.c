@@ -225,5 +225,11 @@ int segments_dump(struct dump *c) {
 
     for (size_t i = 0; i < n && r == 0; i++)
         r = save_content(c, dump_entry(&c->segments, i, struct image_segment), &left);
-    return r;
+    /* A page that the host swaps out meanwhile looks like a hole, and would be lost. */
+    if (r < 0 || !n || left.are_swapped || syscall(SYS_shmctl, 0, SHM_INFO, &all) < 0 ||
+        !all.shm_swp)
+        return r;
+    c->current = NULL;
+    return dump_refuse(c, EAGAIN,
+        "pages of their System V shared memory were swapped out while they were read; try again");
 }

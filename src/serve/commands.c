@@ -337,6 +337,9 @@ static void watch(struct exchange *first, const char *id) {
     exchange->tenant = first->tenant;
     exchange->box = first->box;
     exchange->box->references++;
+    /* The command may still be about to wake the sandbox. */
+    exchange->may_wake = first->may_wake;
+    exchange->box->n_wakers += first->may_wake;
     exchange->seen = first->seen;
     exchange->seen.is_request = false;
     exchange->body = json_incref(first->body);
