@@ -344,8 +344,8 @@ int plan_compile(const struct policy *policy, const struct plan_host *host, stru
  * appended to `to`. */
 void plan_environment(const struct policy *policy, const char *const *caller, struct buf *to);
 
-/* The plan as text: operations, rules, limits, the filter disassembled. */
-void plan_explain(const struct plan *plan, struct buf *to);
+/* The plan of the policy as text: operations, rules, limits, the filter disassembled. */
+void plan_explain(const struct plan *plan, const struct policy *policy, struct buf *to);
 
 /* In two texts: plan_process.c. */
 void plan_process_explain(const struct plan *plan, struct buf *to);

@@ -149,7 +149,19 @@ static void explain_limit(const struct plan_rlimit *limit, struct buf *to) {
     buf_add_text(to, "\n");
 }
 
-void plan_explain(const struct plan *plan, struct buf *to) {
+/* Sizes that a policy gives to single directories are no limits of these: Docker's users expect
+ * that they are. */
+static void explain_sizes(const struct policy *policy, struct buf *to) {
+    const uint64_t bytes = policy_tmpfs_bytes(policy);
+
+    if (bytes)
+        buf_printf(to,
+            "\n# sizes: tmpfs and shm_size ask for %llu bytes, and are no limits of their own; "
+            "max_disk, %llu bytes, limits all private files together\n",
+            (unsigned long long)bytes, (unsigned long long)policy->max_disk_bytes);
+}
+
+void plan_explain(const struct plan *plan, const struct policy *policy, struct buf *to) {
     const struct plan_rlimit *limits = plan_items(plan, rlimits, struct plan_rlimit);
 
     if (plan->flags & PLAN_PROCESS) {
@@ -177,6 +189,7 @@ void plan_explain(const struct plan *plan, struct buf *to) {
                 "no_new_privs\n",
                 plan->inner_uid, plan->inner_gid);
     }
+    explain_sizes(policy, to);
     buf_add_text(to, "\n# limits of every process\n");
     for (uint32_t i = 0; i < plan->rlimits.n; i++)
         explain_limit(&limits[i], to);
@@ -253,7 +266,7 @@ static void explain_devices(const struct policy *policy, struct buf *to) {
     }
 }
 
-/* What the policy's limits have become, and its empty directories with what they have room for. */
+/* What the policy's limits have become, and its empty directories with the room asked for. */
 static void explain_machine(const struct plan *plan, const struct policy *policy, struct buf *to) {
     const struct plan_rlimit *limits = plan_items(plan, rlimits, struct plan_rlimit);
     const char *before = "\"tmpfs\": {";
@@ -264,6 +277,8 @@ static void explain_machine(const struct plan *plan, const struct policy *policy
         before = ", ";
     }
     buf_add_text(to, before[0] == ',' ? "}, " : "");
+    if (policy->shm_bytes)
+        buf_printf(to, "\"shm_size\": %llu, ", (unsigned long long)policy->shm_bytes);
     before = "\"ulimits\": {";
     for (size_t i = 0; i < policy->ulimits.n; i++) {
         const struct plan_rlimit *applied = NULL;
@@ -327,6 +342,11 @@ void plan_isolation(const struct plan *plan, const struct plan_host *host,
         cpu = "none";
     buf_printf(to,
         "\"limits\": {\"memory\": \"%s\", \"processes\": \"%s\", \"cpu\": \"%s\", \"disk\": "
-        "\"%s\", \"open_files\": \"rlimit\"}}",
+        "\"%s\", \"open_files\": \"rlimit\"",
         memory, processes, cpu, plan->flags & PLAN_ON_DISK ? "watcher" : "tmpfs");
+    if (policy->tmpfs.n)
+        buf_add_text(to, ", \"tmpfs\": \"max_disk\"");
+    if (policy->shm_bytes)
+        buf_add_text(to, ", \"shm_size\": \"max_disk\"");
+    buf_add_text(to, "}}");
 }

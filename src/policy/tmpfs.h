@@ -4,7 +4,7 @@
  *
  * They are places like /tmp: their files lie in the sandbox's private file system, so snapshots,
  * forks, resets and hibernation keep them, and one limit, max_disk, holds for all of it. A size is
- * the least that this limit must be.
+ * the least that this limit must be, and results tell so ("limits").
  */
 #ifndef ROLLBOX_POLICY_TMPFS_H
 #define ROLLBOX_POLICY_TMPFS_H

@@ -101,6 +101,22 @@ def test_wrong_values_of_a_machine_are_refused_by_name(policy, tells):
     assert tells in str(refused.value)
 
 
+def test_results_say_that_max_disk_limits_sizes_of_directories(caller):
+    """No size limits its directory alone, so results and plans say which limit holds."""
+    asked = ["--disk", "8M", "--tmpfs", "/scratch:size=1M", "--shm-size", "2M"]
+    script = "head -c 3M /dev/zero >/scratch/f && head -c 9M /dev/zero >/dev/shm/f"
+    done = run(caller, "--json", *asked, "--", "sh", "-c", script)
+    result = json.loads(done.stdout)
+    assert result["exit_code"] == 1 and "No space left on device" in result["stderr"], result
+    applied = result["isolation"]
+    assert (applied["tmpfs"], applied["shm_size"]) == ({"/scratch": 1 << 20}, 2 << 20)
+    assert (applied["limits"]["tmpfs"], applied["limits"]["shm_size"]) == ("max_disk", "max_disk")
+    plan = caller.rollbox("policy", "plan", *asked).stdout.decode()
+    assert f"ask for {3 << 20} bytes, and are no limits of their own; max_disk, {8 << 20} bytes" in plan
+    plain = json.loads(run(caller, "--json", "--", "true").stdout)["isolation"]
+    assert not {"tmpfs", "shm_size"} & {*plain, *plain["limits"]}
+
+
 def test_a_tmpfs_in_a_directory_of_the_host_needs_a_directory_there(caller):
     done = run(caller, "--tmpfs", "/usr/no-such", "--", "true")
     assert done.returncode == 125 and "has no such directory" in done.stderr

@@ -682,7 +682,7 @@ int profile_explain(struct engine *engine, const char *text, size_t length, stru
         return r;
     image_free(image);
     path_identities_done(&path_identities);
-    plan_explain(plan, to);
+    plan_explain(plan, policy, to);
     net_rules_explain(policy, to);
     policy_free(policy);
     return 0;
