@@ -6,13 +6,37 @@ import json
 import os
 import signal
 import subprocess
+import sys
 
 import pytest
-from harness import DEADLINE, binaries, pidfds, until, wait_gone
+from archives import entry
+from harness import DEADLINE, TREE, binaries, pidfds, until, wait_gone
 from image_stores import Store
 from owned_stores import bring, leftovers, users
 
 STARTS = 50
+RUNS = """
+import asyncio, sys
+sys.path.insert(0, %r)
+from rollbox import AsyncSandbox, Engine, Policy
+
+async def main():
+    sandbox = AsyncSandbox(Policy(image="system", users="many"), engine=Engine(%r))
+    next_line = lambda: asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)
+    print((await sandbox.run(["/bin/echo", "one"])).text, end="", flush=True)
+    await next_line()
+    task = asyncio.ensure_future(sandbox.run(["/bin/echo", "two"]))
+    await next_line()
+    task.cancel()
+    try:
+        await task
+    except asyncio.CancelledError:
+        print("cancelled", flush=True)
+    await next_line()
+    print((await sandbox.run(["/bin/echo", "three"])).text, end="", flush=True)
+
+asyncio.run(main())
+"""
 
 
 class FirstUse(Store):
@@ -173,3 +197,39 @@ def test_copy_ends_when_nobody_waits_for_it(store):
     store.wait_for_jobs(2)
     store.let_go()
     ended(third)
+
+
+def test_copy_takes_nothing_of_the_time_limit_of_a_run(store):
+    """The limit counts from the program's start."""
+    limit = ["run", "--engine", store.env["ROLLBOX_SOCKET"], "--timeout", "0.3"]
+    first = store.start(*limit, "--users", "many", "--image", "system", "--", "/bin/echo", "ran")
+    store.wait_for_jobs(1)
+    store.wait_for_requests(1)
+    # The same limit passes meanwhile.
+    assert store.rollbox(*limit, "--", "/bin/sleep", "60").returncode == 124
+    assert first.poll() is None
+    store.let_go()
+    assert ended(first)[0] == b"ran\n"
+
+
+def test_run_that_is_cancelled_while_an_image_is_copied_ends_at_once(store):
+    """The name is given to another image after the policy was compiled, so that the run itself waits."""
+    env = {**store.env, "ROLLBOX_LIBRARY": str(binaries() / "librollbox.so")}
+    code = RUNS % (str(TREE / "python"), store.env["ROLLBOX_SOCKET"])
+    words = [sys.executable, "-I", "-c", code]
+    pipe = subprocess.PIPE
+    client = store.caller.popen(words, env=env, stdin=pipe, stdout=pipe, stderr=pipe, text=True, bufsize=1)
+    store.wait_for_jobs(1)
+    store.let_go()
+    assert client.stdout.readline() == "one\n", client.stderr.read()
+    bring(store, "system", entry("other", b"other"))
+    client.stdin.write("\n")
+    job = pidfds(store.wait_for_jobs(2)[1:])
+    store.wait_for_requests(1)
+    client.stdin.write("\n")
+    assert client.stdout.readline() == "cancelled\n"
+    wait_gone(job)
+    client.stdin.write("\n")
+    store.wait_for_jobs(3)
+    store.let_go()
+    assert client.communicate(timeout=DEADLINE)[0] == "three\n"

@@ -43,18 +43,23 @@ static void free_request(struct kept_request *request) {
     free(request);
 }
 
+static bool is_command(const struct kept_request *request) {
+    const uint32_t type = request->message->header.type;
+
+    return type == PROTOCOL_RUN || type == PROTOCOL_EXEC;
+}
+
 static void fail_request(
     const struct kept_request *request, const char *image, const struct rollbox_error *why) {
-    const struct wire_header *header = &request->message->header;
     struct rollbox_error error;
 
     error_set(&error, why->code, why->error_number, "policy",
         "image: %s: its files cannot be copied for sandboxes of many users: %s", image,
         why->message);
-    if (header->type == PROTOCOL_RUN || header->type == PROTOCOL_EXEC)
-        result_send_error(request->client, header->serial, &error);
+    if (is_command(request))
+        result_send_error(request->client, request->message->header.serial, &error);
     else
-        client_fail(request->client, header->serial, &error);
+        client_fail(request->client, request->message->header.serial, &error);
 }
 
 static void retry_request(struct engine *engine, struct kept_request *request) {
@@ -174,6 +179,43 @@ bool owned_image_defer(struct client *client, struct wire_message *message) {
     return true;
 }
 
+/* Its last request is gone. */
+static void end_unwanted(struct image_copy *copy) {
+    if (!list_empty(&copy->requests) || !copy->job)
+        return;
+    log_at(LOG_INFO, "image", NULL, "%s: nobody waits for its copies", copy->image);
+    (void)store_job_free(copy->job); /* frees the copy, too */
+}
+
+static struct kept_request *find_request(
+    const struct image_copy *copy, const struct client *client, uint64_t serial) {
+    list_for_each(item, &copy->requests) {
+        struct kept_request *request = container_of(item, struct kept_request, node);
+
+        if (request->client == client && request->message->header.serial == serial)
+            return request;
+    }
+    return NULL;
+}
+
+bool owned_image_cancel(struct client *client, uint64_t serial) {
+    list_for_each(node, &client->engine->profiles.copies) {
+        struct image_copy *copy = container_of(node, struct image_copy, node);
+        struct kept_request *request = find_request(copy, client, serial);
+        struct rollbox_error error;
+
+        if (!request || !is_command(request))
+            continue;
+        error_set(&error, ROLLBOX_ERR_CANCELLED, ECANCELED, "run",
+            "cancelled while the files of %s were copied", copy->image);
+        result_send_error(client, serial, &error);
+        free_request(request);
+        end_unwanted(copy);
+        return true;
+    }
+    return false;
+}
+
 void owned_image_forget_client(struct client *client) {
     list_for_each(node, &client->engine->profiles.copies) {
         struct image_copy *copy = container_of(node, struct image_copy, node);
@@ -187,10 +229,8 @@ void owned_image_forget_client(struct client *client) {
                 had = true;
             }
         }
-        if (had && list_empty(&copy->requests) && copy->job) {
-            log_at(LOG_INFO, "image", NULL, "%s: nobody waits for its copies", copy->image);
-            (void)store_job_free(copy->job); /* frees the copy, too */
-        }
+        if (had)
+            end_unwanted(copy);
     }
 }
 

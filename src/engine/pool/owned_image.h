@@ -10,6 +10,7 @@
 #define ROLLBOX_ENGINE_POOL_OWNED_IMAGE_H
 
 #include <stdbool.h>
+#include <stdint.h>
 
 #include <rollbox/rollbox.h>
 
@@ -26,6 +27,9 @@ int owned_image_make(
  * it out or answers with the job's error. False: no job has caused that, or there is no memory; the
  * caller answers. */
 bool owned_image_defer(struct client *client, struct wire_message *message);
+
+/* Answers the client's command with an error, if it waits for a job. */
+bool owned_image_cancel(struct client *client, uint64_t serial);
 
 /* Drops the client's requests. A job for which no other request waits is killed. */
 void owned_image_forget_client(struct client *client);

@@ -255,7 +255,8 @@ static void handle_kill(struct client *client, struct wire_message *message) {
             (void)wire_u64(&field, &outcome);
     if (outcome != ROLLBOX_OUTCOME_TIMEOUT && outcome != ROLLBOX_OUTCOME_OUTPUT_LIMIT)
         outcome = ROLLBOX_OUTCOME_ERROR;
-    run_cancel(client, target, (enum rollbox_outcome)outcome);
+    if (!owned_image_cancel(client, target))
+        run_cancel(client, target, (enum rollbox_outcome)outcome);
 }
 
 int server_handle(struct client *client, struct wire_message *message) {
