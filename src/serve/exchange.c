@@ -155,6 +155,16 @@ static void send_problem(
     send_answer(exchange, status, PROBLEM_TYPE, headers, text ? text : "{}");
 }
 
+void exchange_no_method(struct exchange *exchange, const char *allowed) {
+    auto_buf struct buf line = BUF_INIT;
+
+    buf_printf(&line, "Allow: %s\r\n", allowed);
+    send_problem(exchange,
+        exchange_problem_json(405, "request_invalid", "request",
+            "the path has no such method; GET /v1/openapi.json lists them", exchange->id),
+        405, line.data);
+}
+
 void exchange_problem(
     struct exchange *exchange, int status, const char *code, const char *format, ...) {
     char detail[1200];

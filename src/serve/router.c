@@ -313,6 +313,26 @@ static void refuse_scope(struct exchange *exchange) {
         tokens_scope_name(exchange->route->scope), tokens_scope_name(exchange->route->scope));
 }
 
+/* The path exists, but not for this method. */
+static void refuse_method(struct exchange *exchange, const struct http_request *request) {
+    size_t n_e2b;
+    const struct route *e2b = e2b_routes(exchange->port, &n_e2b);
+    auto_buf struct buf allowed = BUF_INIT;
+
+    for (size_t i = 0; i < ARRAY_SIZE(routes) + n_e2b; i++) {
+        const struct route *route =
+            i < ARRAY_SIZE(routes) ? &routes[i] : &e2b[i - ARRAY_SIZE(routes)];
+
+        if (match(route->path, request->path, exchange->parameters) &&
+            !(allowed.length && strstr(allowed.data, route->method))) {
+            buf_add_text(&allowed, allowed.length ? ", " : "");
+            buf_add_text(&allowed, route->method);
+        }
+        forget_parameters(exchange->parameters);
+    }
+    exchange_no_method(exchange, allowed.length ? allowed.data : "");
+}
+
 /* Of a path that does not exist. */
 static const struct route any_route = { "", "", TOKEN_EVERYTHING, BODY_JSON, no_keys, NULL };
 
@@ -436,12 +456,13 @@ static int on_head(struct http_connection *connection, size_t *ret_body_max) {
     http_close_after(connection);
     if (status == 403)
         refuse_scope(exchange);
+    else if (status == 405)
+        refuse_method(exchange, request);
     else
         refuse(exchange, status,
-            status == 401   ? "a valid token is needed (Authorization: Bearer TOKEN), or a client "
-                              "certificate that the server's tokens name"
-            : status == 405 ? "the path has no such method; GET /v1/openapi.json lists them"
-                            : "there is no such path; GET /v1/openapi.json lists them");
+            status == 401 ? "a valid token is needed (Authorization: Bearer TOKEN), or a client "
+                            "certificate that the server's tokens name"
+                          : "there is no such path; GET /v1/openapi.json lists them");
     return status;
 }
 

@@ -82,7 +82,7 @@ static void created(struct exchange *exchange, const char *trajectory) {
 
     traces_box_created(box, exchange, NULL);
     events_of_box(box, "sandbox.created", NULL);
-    json_t *answer = json_pack("{s:s, s:O?}", "name", box->name, "labels", box->labels);
+    json_t *answer = json_pack("{s:s, s:O*}", "name", box->name, "labels", box->labels);
     if (trajectory)
         json_object_set_new(answer, "trajectory", json_string(trajectory));
     auto_free char *text = json_dumps(answer, JSON_COMPACT);
@@ -364,6 +364,19 @@ static void tell_change(struct exchange *exchange, const json_t *answer) {
                 exchange->parameters[1]));
 }
 
+/* Numbers of the host's processes are not for clients that may not see the host. */
+static void hide_host(const struct exchange *exchange, json_t *answer) {
+    json_t *row;
+    size_t i;
+
+    if (exchange->scopes & (TOKEN_HOST | TOKEN_ADMIN))
+        return;
+    if (is_inspection(exchange->route))
+        json_object_del(answer, "pid");
+    json_array_foreach(json_object_get(answer, "processes"), i, row)
+        json_object_del(row, "host_pid");
+}
+
 static void on_answered(struct rollbox_run *run, void *userdata) {
     struct exchange *exchange = userdata;
     json_t *answer = answer_of(exchange, run);
@@ -372,6 +385,7 @@ static void on_answered(struct rollbox_run *run, void *userdata) {
         return;
     box_rename(exchange->server, exchange->tenant, answer);
     tell_change(exchange, answer);
+    hide_host(exchange, answer);
     if (is_inspection(exchange->route)) {
         char tree[17];
 

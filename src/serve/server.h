@@ -251,6 +251,8 @@ void exchange_problem(struct exchange *exchange, int status, const char *code, c
 /* 400 for a misspelled word of this kind, with the one that was meant unless it is NULL. */
 void exchange_unknown(struct exchange *exchange, const char *code, const char *kind,
     const char *word, const char *meant);
+/* 405 with the methods that the path has, separated by commas. */
+void exchange_no_method(struct exchange *exchange, const char *allowed);
 /* 429 with the quota. */
 void exchange_over(struct exchange *exchange, const struct quota_verdict *verdict);
 /* 503: the server's queue is full. */

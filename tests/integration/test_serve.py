@@ -357,6 +357,22 @@ def test_policy_of_a_client_grants_nothing_of_the_host(server):
     )
 
 
+def test_wrong_method_is_told_the_right_ones(server):
+    status, problem = server.call("PUT", "/v1/runs", {})
+    assert (status, problem["code"], server.headers["Allow"]) == (405, "request_invalid", "POST")
+    server.call("PUT", "/v1/sandboxes/none", {})
+    assert server.headers["Allow"].split(", ") == ["GET", "PATCH", "DELETE"]
+
+
+def test_tenants_do_not_see_process_numbers_of_the_host(server):
+    name = server.call("POST", "/v1/sandboxes", {})[1]["name"]
+    path = f"/v1/sandboxes/{name}"
+    server.call("POST", f"{path}/execs", {"argv": ["sleep", "60"]}, Prefer="respond-async")
+    assert "pid" not in server.call("GET", path)[1]
+    rows = server.call("GET", f"{path}/processes")[1]["processes"]
+    assert rows and all("pid" in row and "host_pid" not in row for row in rows)
+
+
 def test_unknown_policy_key_is_the_clients_mistake(server):
     status, problem = server.call("POST", "/v1/runs", {"argv": ["true"], "policy": {"max_memry": "1G"}})
     assert (status, problem["code"]) == (400, "policy_invalid")
