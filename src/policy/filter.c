@@ -387,11 +387,14 @@ static unsigned check_not_init(struct program *p, unsigned argument) {
 
 /* A command exists before its program starts, and init places its streams meanwhile. A guest that
  * lowered its limits then would cause an infrastructure error. So limits are set of the caller
- * alone, whose pid argument is 0, as in setrlimit(); those of others, but for init, are read. */
+ * alone, whose pid argument is 0, as in setrlimit(); those of others, but for init, are read. Two
+ * limits without any effect can be set: init keeps a process's random stream in them. */
 static unsigned check_limits(struct program *p) {
-    unsigned allow = emit_verdict(p, FILTER_ALLOW), refuse = emit_verdict(p, FILTER_EPERM);
-    unsigned high =
-        load_field(p, ARGUMENT(2) + 4, emit_test(p, BPF_JEQ, 0, check_not_init(p, 0), refuse));
+    unsigned allow = emit_verdict(p, FILTER_ALLOW), not_init = check_not_init(p, 0);
+    unsigned resource = emit_test(p, BPF_JEQ, 5 /* RLIMIT_RSS */, not_init,
+        emit_test(p, BPF_JEQ, 10 /* RLIMIT_LOCKS */, not_init, emit_verdict(p, FILTER_EPERM)));
+    unsigned refuse = load_field(p, ARGUMENT(1), resource);
+    unsigned high = load_field(p, ARGUMENT(2) + 4, emit_test(p, BPF_JEQ, 0, not_init, refuse));
     unsigned sets = load_field(p, ARGUMENT(2), emit_test(p, BPF_JEQ, 0, high, refuse));
 
     return load_field(p, ARGUMENT(0), emit_test(p, BPF_JEQ, 0, allow, sets));

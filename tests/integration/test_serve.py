@@ -357,7 +357,7 @@ def test_policy_of_a_client_grants_nothing_of_the_host(server):
     )
 
 
-def test_wrong_method_is_told_the_right_ones(server):
+def test_wrong_method_names_the_right_ones(server):
     status, problem = server.call("PUT", "/v1/runs", {})
     assert (status, problem["code"], server.headers["Allow"]) == (405, "request_invalid", "POST")
     server.call("PUT", "/v1/sandboxes/none", {})

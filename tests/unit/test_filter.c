@@ -375,6 +375,9 @@ TEST(limits_of_other_processes_are_only_read) {
     build(options);
     ASSERT_EQ(run(SYS_prlimit64, 1234, RLIMIT_NOFILE, 0), ALLOW);
     ASSERT_EQ(run(SYS_prlimit64, 1234, RLIMIT_NOFILE, UINT64_C(1) << 32), ERRNO(EPERM));
+    ASSERT_EQ(run(SYS_prlimit64, 1234, RLIMIT_RSS, 4096), ALLOW);
+    ASSERT_EQ(run(SYS_prlimit64, 1234, RLIMIT_LOCKS, 4096), ALLOW);
+    ASSERT_EQ(run(SYS_prlimit64, 1, RLIMIT_LOCKS, 4096), ERRNO(EPERM));
 }
 
 TEST(arguments_with_process_isolation) {
