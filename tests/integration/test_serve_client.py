@@ -103,9 +103,8 @@ def test_wrong_token_and_absent_server_are_errors(server):  # noqa: F811
 
 
 def test_call_that_a_server_lacks_is_refused_by_name(remote):
-    with Sandbox(engine=remote) as box:
-        with pytest.raises(rollbox.FeatureMissing):
-            remote.fork_group([box])
+    with pytest.raises(rollbox.FeatureMissing, match="template"):
+        Sandbox(engine=remote, template="any").create()
 
 
 def test_lost_server_is_engine_lost(caller):  # noqa: F811

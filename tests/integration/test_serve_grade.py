@@ -74,7 +74,7 @@ def test_requests_that_cannot_be_graded_are_refused(server, box):  # noqa: F811
         assert grade(server, box, outputs=outputs)[0] == 400, outputs
     write(server, box, "/tmp/w/add.py", GOOD)
     assert grade(server, box, argv=[])[0] == 400
-    assert grade(server, box, policy={"read_only": ["/etc"]})[0] == 403
+    assert grade(server, box, policy={"fs_readable": ["/etc"]})[0] == 403
     assert server.call("POST", "/v1/sandboxes/none/grade", VERIFIER)[0] == 404
     until(lambda: names(server) == {"box"})
 

@@ -113,7 +113,7 @@ def test_file_is_read_in_pieces(server):  # noqa: F811
 def test_agent_gets_nothing_of_the_host(server):  # noqa: F811
     """Also with a token of scope host, and for the user of the Unix socket."""
     host = server.new_token("one", "run", "host")
-    for key in ({"read_only": ["/etc"]}, {"net": "host"}):
+    for key in ({"fs_readable": ["/etc"]}, {"net": "host"}):
         status, answer = ask(
             server,
             "tools/call",
@@ -353,7 +353,7 @@ def test_stdio_has_the_same_tools(caller):  # noqa: F811
         run = {"name": "run", "arguments": {"command": "echo hi"}}
         result = bridge.ask("tools/call", run)["result"]
         assert result["structuredContent"]["stdout"] == "hi\n"
-        host = {"name": "run", "arguments": {"command": "true", "policy": {"read_only": ["/etc"]}}}
+        host = {"name": "run", "arguments": {"command": "true", "policy": {"fs_readable": ["/etc"]}}}
         assert bridge.ask("tools/call", host)["result"]["isError"]
         bridge.send(b"this is no JSON")
         assert bridge.receive()["error"]["code"] == -32700
