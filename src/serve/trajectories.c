@@ -437,11 +437,13 @@ static void refuse(struct exchange *exchange, int r) {
 void trajectories_record(
     struct exchange *exchange, void (*then)(struct exchange *exchange, const char *id)) {
     const json_t *record = json_object_get(exchange->body, "record");
+    struct server *server = exchange->server;
     struct box *box = exchange->box;
     char id[TRAJECTORY_DIGITS + 1];
 
+    /* Its answer frees the exchange, but not the box: the table has a reference to it. */
     if (!has_room(exchange, file_bytes(record))) {
-        box_close(exchange->server, box);
+        box_close(server, box);
         return;
     }
     digits_random(TRAJECTORY_DIGITS / 2, id);
@@ -449,7 +451,7 @@ void trajectories_record(
     struct trajectory *trajectory = recording ? add(exchange->tenant, id) : NULL;
     int fd = trajectory ? make_files(trajectory, box) : -ENOMEM;
     if (fd < 0) {
-        box_close(exchange->server, box);
+        box_close(server, box);
         if (trajectory)
             (void)trajectory_remove(trajectory);
         free(recording);

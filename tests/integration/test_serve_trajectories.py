@@ -146,6 +146,16 @@ def test_trajectories_count_in_the_quota_of_disk(server):
     assert status == 201, made
 
 
+def test_detached_sandbox_whose_record_has_no_room_is_ended(server):
+    token = server.new_token("small", arguments=("--quota", "disk=100M"))
+    body = {"record": {"file_bytes": 200 << 20}, "policy": {"max_disk": "10M"}, "detached": True}
+    for _ in range(3):
+        status, problem = server.call("POST", "/v1/sandboxes", body, token=token)
+        assert (status, problem["code"]) == (429, "quota_exceeded"), problem
+    assert server.call("GET", "/v1/sandboxes", token=token)[1]["sandboxes"] == []
+    assert server.process.poll() is None
+
+
 def test_killed_server_leaves_lines_that_the_next_one_lists(server, state):
     box, trajectory = recorded(server, labels={"a": "b"})
     say(server, box, "before")
