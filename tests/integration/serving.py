@@ -92,8 +92,10 @@ class Server:
             self.headers = answer.headers
         finally:
             connection.close()
-        kind = answer.headers.get("Content-Type", "").replace("x-ndjson", "lines")
-        return answer.status, json.loads(content) if "json" in kind and content else content
+        is_json = "json" in answer.headers.get("Content-Type", "") and content
+        if path.startswith("/v1/trajectories/") and answer.status < 300:
+            is_json = False  # many lines; of a batch the tests ask for one
+        return answer.status, json.loads(content) if is_json else content
 
     def raw(self, data):
         """What the server sends for these bytes, up to the end of the connection or a complete head."""
