@@ -4,7 +4,9 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <pthread.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -52,11 +54,13 @@ int changes_read(struct rollbox_sandbox *sandbox, const char *snapshot,
             "cannot start a thread: %s", strerror(r));
     }
     r = take(context, from, error);
+    /* A reader that fails breaks the pipe, and the export fails for this alone. An export that has
+     * failed by itself has closed the pipe before. */
+    struct pollfd pipe = { .fd = from };
+    bool was_broken = r < 0 && !(poll(&pipe, 1, 0) == 1 && pipe.revents & POLLHUP);
     close_fd(&from);
     pthread_join(thread, NULL);
-    /* A reader that failed has broken the pipe. */
-    if (exporting.r < 0 && exporting.error.code &&
-        (r == 0 || exporting.error.error_number != EPIPE)) {
+    if (exporting.r < 0 && exporting.error.code && !was_broken) {
         *error = exporting.error;
         return exporting.r;
     }

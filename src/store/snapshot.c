@@ -19,6 +19,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -410,7 +411,11 @@ static int export_to_descriptor(
     uint64_t files = 0;
     struct stat st;
 
-    auto_close int fd = open(path, O_RDWR | O_CLOEXEC);
+    /* Of a pipe the writing end alone: with a reading end too, a reader that leaves would not be
+     * noticed. That is an error (EPIPE), and not the end of this process without a word. */
+    (void)signal(SIGPIPE, SIG_IGN);
+    bool is_file = stat(path, &st) == 0 && S_ISREG(st.st_mode);
+    auto_close int fd = open(path, (is_file ? O_RDWR : O_WRONLY) | O_CLOEXEC);
     if (fd < 0)
         return error_set(error, ROLLBOX_ERR_IO, errno, "export", "cannot write %s: %s",
             files_printable(path), strerror(errno));

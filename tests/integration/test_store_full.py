@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A full disk at pushes, commits and volumes, and registries that fail during a push: one clear error,
-nothing half done, and the next attempt works."""
+"""A full disk at pushes, commits, imports, copies with owners and volumes, and registries that fail
+during a push: one clear error, nothing half done, and the next attempt works."""
 
 import json
 import os
@@ -10,6 +10,7 @@ import pytest
 from archives import configuration, entry, layer
 from harness import Caller, binaries, skip
 from image_stores import Store, system
+from many_users import plain_callers, system_entries
 from registries import closed_registry, registry  # noqa: F401
 
 ROOM, MORE_ROOM = "12M", "60M"
@@ -17,32 +18,43 @@ BIG = layer(entry("big", os.urandom(5 << 20)))
 
 
 class SmallStore(Store):
-    """A store of root's on a file system of its own, in a mount namespace of its own."""
+    """A caller's store on a file system of its own, in a mount namespace of its own."""
 
-    def __init__(self):
-        super().__init__(Caller("root", 0))
+    def __init__(self, caller=Caller("root", 0)):
+        super().__init__(caller)
+        self.root = Caller("root", 0)
         self.disk = self.home / "disk"
         self.disk.mkdir()
         self.path = self.disk / "store"
-        hold = f"mount -t tmpfs -o size={ROOM} none {self.disk} && mkdir -m 700 {self.path} && echo ready && read end"
+        hold = f"mount -t tmpfs -o size={ROOM} none {self.disk} && mkdir -m 700 {self.path}"
+        hold += f" && chown {caller.uid}:{caller.uid} {self.path} && echo ready && read end"
         words = ["unshare", "--mount", "--propagation", "private", "sh", "-c", hold]
-        self.holder = self.caller.popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self.holder = self.root.popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         if self.holder.stdout.readline() != b"ready\n":
             skip("needs mount: a tmpfs cannot be mounted here")
 
     def inside(self, *words):
-        env = self.caller.environment(ROLLBOX_STORE=str(self.path))
-        return self.caller.call("nsenter", "--mount", f"--target={self.holder.pid}", *words, env=env)
+        return self.root.call("nsenter", "--mount", f"--target={self.holder.pid}", *words)
 
     def call(self, *words, **options):
-        return self.inside(binaries() / "rollbox", *words)
+        env = [f"ROLLBOX_STORE={self.path}", f"ROLLBOX_SOCKET={self.home}/socket"]
+        env += [f"{key}={value}" for key, value in self.caller.environment().items()]
+        identity = ["setpriv", f"--reuid={self.caller.uid}", f"--regid={self.caller.uid}", "--clear-groups"]
+        who = identity if self.caller.uid else []
+        return self.inside(*who, "env", "-i", *env, binaries() / "rollbox", *words)
+
+    def works(self, *words):
+        done = self.call(*words)
+        assert done.returncode == 0, done
+        return done.stdout.decode()
 
     def fails(self, *words):
         """The one line of the error, for want of room; no directory of work is left."""
         done = self.call(*words, "--json")
-        assert done.returncode == 125 and done.stdout == b"", done
-        error = json.loads(done.stderr)["error"]
+        assert done.returncode == 125, done
+        error = json.loads(done.stdout or done.stderr)["error"]
         assert error["code"] == "resource_exhausted" and "No space left on device" in error["message"], error
+        assert "\n" not in error["message"]
         assert self.inside("ls", "-A", self.path / "tmp").stdout == b""
         return error["message"]
 
@@ -77,8 +89,7 @@ def test_push_on_a_full_disk_fails_and_works_with_room(small, registry):  # noqa
     assert small.call("image", "pull", "--name", "big", registry.reference("source")).returncode == 0
     reference = registry.reference("pushed")
     small.fill()
-    message = small.fails("image", "push", "--compression=none", "big", reference)
-    assert "\n" not in message
+    small.fails("image", "push", "--compression=none", "big", reference)
     assert not [path for path in registry.gets("manifests") if "pushed" in path]
     small.make_room()
     assert small.json("image", "push", "--compression=none", "big", reference)["layers"] == 1
@@ -122,6 +133,94 @@ def test_private_copy_of_a_volume_on_a_full_disk_leaves_the_volume(small):
     done = small.run("stat -c %s /data/f; echo x >> /data/f; stat -c %s /data/f", *flags)
     assert done["stdout"] == f"{3 << 20}\n{(3 << 20) + 2}\n"
     assert small.inside("ls", "-A", small.path / "boxes").stdout == b""
+
+
+def with_engine(caller):
+    """A small store with the image `system`, and an engine that uses it."""
+    made = SmallStore(caller)
+    layers = [layer(*system_entries())]
+    config = configuration(layers)
+    config["config"].update(User="", WorkingDir="/", Entrypoint=[])
+    made.bring("system", *layers, config=config)
+    made.works("engine", "start", "--background")
+    yield made
+    made.call("engine", "stop")
+    for row in made.json("image", "ls")["images"]:
+        made.json("image", "rm", row["name"])
+    made.json("store", "gc")
+    left = [made.inside("ls", "-A", made.path / part).stdout for part in ("layers", "tmp", "trash")]
+    made.close()
+    assert left == [b"", b"", b""]
+
+
+@pytest.fixture(params=plain_callers(), ids=repr)
+def machine(request):
+    if os.geteuid() != 0:
+        pytest.skip("only root mounts a file system")
+    yield from with_engine(request.param)
+
+
+def make_changed(machine):
+    """A sandbox with more new files than the full disk has room for."""
+    machine.works("create", "--name", "box", "--image", "system")
+    machine.works("exec", "box", "--", "/bin/sh", "-c", "head -c 3000000 /dev/urandom > /new; echo last > /last")
+    return machine.works("exec", "box", "--", "/bin/cat", "/last")
+
+
+def test_commit_on_a_full_disk_makes_no_image_and_works_with_room(machine):
+    last = make_changed(machine)
+    machine.fill()
+    machine.fails("image", "commit", "box", "mine")
+    assert [row["name"] for row in machine.json("image", "ls")["images"]] == ["system"]
+    assert machine.works("exec", "box", "--", "/bin/cat", "/last") == last
+    machine.make_room()
+    machine.json("image", "commit", "box", "mine")
+    assert machine.works("run", "--image", "mine", "--", "/bin/cat", "/last") == last
+
+
+@pytest.mark.parametrize("live", [[], ["--live"]], ids=["files", "live"])
+def test_import_on_a_full_disk_leaves_nothing_and_works_with_room(machine, live):
+    last = make_changed(machine)
+    file = machine.home / "box.export"
+    machine.works("export", *live, "box", file)
+    machine.works("rm", "box")
+    machine.fill()
+    trust = ["--trust"] if live else []  # its policy grants the image
+    machine.fails("import", *trust, "--name", "mine", file)
+    assert [row["name"] for row in machine.json("image", "ls")["images"]] == ["system"]
+    assert json.loads(machine.works("ps", "--json"))["sandboxes"] == []
+    machine.make_room()
+    machine.json("import", *trust, "--name", "mine", file)
+    if live:
+        assert machine.works("exec", "mine", "--", "/bin/cat", "/last") == last
+        machine.works("rm", "mine")
+    else:
+        assert machine.works("run", "--image", "mine", "--", "/bin/cat", "/last") == last
+        machine.json("image", "rm", "mine")
+
+
+@pytest.fixture(params=[one for one in plain_callers() if one.uid], ids=repr)
+def owner(request):
+    """An ordinary user, whose sandboxes of many users need copies of layers with owners."""
+    if os.geteuid() != 0:
+        pytest.skip("only root mounts a file system")
+    yield from with_engine(request.param)
+
+
+def test_first_use_of_an_image_on_a_full_disk_fails_and_works_with_room(owner):
+    layers = [layer(*system_entries(), entry("big", os.urandom(3 << 20), uid=1000, gid=1000))]
+    config = configuration(layers)
+    config["config"].update(User="", WorkingDir="/", Entrypoint=[])
+    owner.bring("big", *layers, config=config)
+    before = owner.inside("ls", owner.path / "layers").stdout
+    owner.fill()
+    many = ["--users", "many", "--image", "big"]
+    owner.fails("create", "--name", "box", *many)
+    assert owner.inside("ls", owner.path / "layers").stdout == before
+    assert owner.works("run", "--image", "system", "--", "/bin/echo", "fine") == "fine\n"
+    owner.make_room()
+    owner.works("create", "--name", "box", *many)
+    assert owner.works("exec", "box", "--", "/bin/stat", "-c", "%u %s", "/big") == f"1000 {3 << 20}\n"
 
 
 @pytest.fixture
