@@ -45,6 +45,15 @@ struct box *box_find(struct server *server, const struct tenant *tenant, const c
     return NULL;
 }
 
+bool box_take_name(struct server *server, struct box *box, const char *name) {
+    if (box->is_gone || !box_name_ok(name) || box_find(server, box->tenant, name))
+        return false;
+    list_remove(&box->of_names);
+    (void)snprintf(box->name, sizeof box->name, "%s", name);
+    list_add_tail(bucket_of(server, box->tenant, name), &box->of_names);
+    return true;
+}
+
 static struct box *enter(struct server *server, struct tenant *tenant, const char *name,
     struct engine_link *link, struct rollbox_sandbox *take_handle) {
     struct box *box = calloc(1, sizeof *box);

@@ -19,6 +19,7 @@
 #include "serve/traces.h"
 #include "serve/trajectories.h"
 #include "serve/usage.h"
+#include "serve/warm_templates.h"
 
 #define JSON_MAX ((size_t)16 << 20)
 #define FILE_MAX ((size_t)64 << 20)
@@ -83,6 +84,10 @@ static const struct route routes[] = {
     { "GET", "/v1/usage", TOKEN_RUN, BODY_JSON, no_keys, handle_usage },
     { "GET", "/v1/events", TOKEN_RUN, BODY_JSON, no_keys, handle_events },
     { "POST", "/v1/batches", TOKEN_RUN, BODY_STREAM, no_keys, handle_batch },
+    { "GET", "/v1/templates", TOKEN_RUN, BODY_JSON, no_keys, handle_templates },
+    { "POST", "/v1/templates", TOKEN_RUN, BODY_JSON, template_keys, handle_template_create },
+    { "GET", "/v1/templates/{template}", TOKEN_RUN, BODY_JSON, no_keys, handle_template },
+    { "DELETE", "/v1/templates/{template}", TOKEN_RUN, BODY_JSON, no_keys, handle_template_delete },
     { "GET", "/v1/trajectories", TOKEN_RUN, BODY_JSON, no_keys, handle_trajectories },
     { "GET", "/v1/trajectories/{trajectory}", TOKEN_RUN, BODY_JSON, no_keys, handle_trajectory },
     { "DELETE", "/v1/trajectories/{trajectory}", TOKEN_RUN, BODY_JSON, no_keys,

@@ -15,13 +15,14 @@
 #include "serve/trajectories.h"
 #include "serve/usage.h"
 #include "serve/tenants.h"
+#include "serve/warm_templates.h"
 
 #define TIME_MAX_S (INT64_C(365) * 86400)
 #define FORKS_MAX 1000
 
 const char *const create_keys[] = { "policy", "name", "idle_s", "ttl_s", "lifetime_s",
     "hibernate_s", "auto_snapshots", "labels", "lease", "detached", "priority", "queue_timeout_ms",
-    "record", NULL };
+    "record", "template", NULL };
 const char *const snapshot_keys[] = { "name", "processes", NULL };
 const char *const fork_keys[] = { "snapshot", "n", "processes", "same_seed", NULL };
 const char *const reset_keys[] = { "snapshot", "processes", NULL };
@@ -96,16 +97,21 @@ static void on_created(struct rollbox_run *run, void *userdata) {
     struct rollbox_error error = { .code = ROLLBOX_OK };
     json_t *answer = answer_of(exchange, run);
     struct rollbox_sandbox *handle = NULL;
-    bool is_recorded = false;
 
     if (!answer)
         return;
     json_decref(answer);
-    if (rollbox_call_sandbox(run, 0, &handle, &error) < 0) {
+    if (rollbox_call_sandbox(run, 0, &handle, &error) < 0)
         exchange_fail(exchange, &error);
-        return;
-    }
-    struct box *box = box_new(exchange, exchange->data, handle);
+    else
+        create_enter(exchange, handle);
+}
+
+void create_enter(struct exchange *exchange, struct rollbox_sandbox *take_handle) {
+    struct box *from = exchange->box; /* NULL: it is from no template */
+    bool is_recorded = false;
+
+    struct box *box = box_new(exchange, exchange->data, take_handle);
     if (!box) {
         exchange_problem(exchange, 503, "resource_exhausted", "the server is out of memory");
         return;
@@ -119,7 +125,7 @@ static void on_created(struct rollbox_run *run, void *userdata) {
     if (lease)
         (void)snprintf(box->lease, sizeof box->lease, "%s", lease);
     box->labels = json_incref(json_object_get(exchange->body, "labels"));
-    const json_t *policy = json_object_get(exchange->body, "policy");
+    const json_t *policy = from ? from->policy : json_object_get(exchange->body, "policy");
     box->policy = policy ? json_incref((json_t *)policy) : json_object();
     if (is_detached(exchange)) {
         box->is_detached = true;
@@ -130,6 +136,7 @@ static void on_created(struct rollbox_run *run, void *userdata) {
             return;
         }
     }
+    box_unref(from);
     exchange->box = box;
     box->references++;
     if (trajectories_wanted(exchange, &is_recorded) && is_recorded)
@@ -177,11 +184,12 @@ static void create(struct exchange *exchange, struct rollbox_plan *plan) {
 void handle_create(struct exchange *exchange) {
     const json_t *labels = json_object_get(exchange->body, "labels");
     char made[SERVER_NAME_MAX + 1];
-    const char *name = NULL, *lease = NULL;
+    const char *name = NULL, *lease = NULL, *template = NULL;
 
     bool detached = false, is_recorded;
     if (!trajectories_wanted(exchange, &is_recorded) || !exchange_string(exchange, "name", &name) ||
         !exchange_string(exchange, "lease", &lease) ||
+        !exchange_string(exchange, "template", &template) ||
         !exchange_boolean(exchange, "detached", &detached))
         return;
     if (detached && !exchange->server->journal) {
@@ -211,6 +219,8 @@ void handle_create(struct exchange *exchange) {
     exchange->free_data = free;
     if (!exchange->data)
         exchange_problem(exchange, 503, "resource_exhausted", "the server is out of memory");
+    else if (template)
+        warm_template_fork(exchange, template);
     else
         policies_prepare(exchange, ADMISSION_SANDBOX, create);
 }

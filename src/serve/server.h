@@ -83,6 +83,7 @@ struct box {
     struct family *family;              /* family.c; NULL: it has no forks and is none */
     json_t *node;                       /* its part of that */
     json_t *note;                       /* the latest */
+    bool is_template;                   /* warm_templates.h */
     bool is_gone;                       /* not in the table any more */
 };
 
@@ -317,6 +318,8 @@ static inline struct amounts box_limits(const struct box *box) {
 
 bool box_name_ok(const char *name);
 void box_random_name(char name[SERVER_NAME_MAX + 1]);
+/* Gives it another name; false: the name is taken. */
+bool box_take_name(struct server *server, struct box *box, const char *name);
 /* Puts clients' names where the engine's are. */
 void box_rename(struct server *server, const struct tenant *tenant, json_t *value);
 
@@ -406,6 +409,8 @@ void handle_exec_output(struct exchange *exchange);
 /* ---- sandboxes.c ---- */
 
 void handle_create(struct exchange *exchange);
+/* Enters the sandbox that a creation has made, under the name in exchange->data, and answers. */
+void create_enter(struct exchange *exchange, struct rollbox_sandbox *take_handle);
 void handle_list(struct exchange *exchange);
 /* Reads "signal" and "scope" of the body. False: the answer is given. */
 bool call_signal(struct exchange *exchange, struct rollbox_call_options *call);
