@@ -19,10 +19,11 @@ from typing import Any, Optional, Union
 from ._clones import encode_message
 from ._core import ffi
 from ._core.connection import DetachedRun
-from ._core.errors import FeatureMissing, InvalidArgument, NotFound
+from ._core.errors import InvalidArgument, NotFound
 from ._core.handle import Handle
 from ._core.options import state_options
 from ._core.policy import Policy
+from ._core.remote import open_handle
 from ._core.request import (
     RUN_TIMEOUT_S,
     AttachRequest,
@@ -60,7 +61,6 @@ class TemplateSource:
         """The template of that name; `others` are arguments that cannot go with it.
 
         Raises:
-            FeatureMissing: The engine is a server's.
             InvalidArgument: An argument is missing, wrong or one too many.
             NotFound: There is no such template.
         """
@@ -77,16 +77,10 @@ class TemplateSource:
                 "rollbox template create",
                 stage="arguments",
             )
-        if engine.remote is not None:
-            raise FeatureMissing(
-                "a server does not offer templates yet: make a sandbox, prepare it, and fork it",
-                stage="arguments",
-            )
         if not isinstance(template, str) or not template or "\0" in template:
             raise InvalidArgument(f"template must be a str, not {template!r}", stage="arguments")
         try:
-            name = f"template.{template}".encode("utf-8", "surrogateescape")
-            return cls(Handle.open(engine, name))
+            return cls(open_handle(engine.remote, engine, f"template.{template}"))
         except NotFound:
             raise NotFound(
                 f"there is no template {template}; rollbox template ls lists them",

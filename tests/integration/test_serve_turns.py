@@ -49,8 +49,6 @@ def test_group_of_a_server_is_forked_at_one_moment(small, engine):  # noqa: F811
             assert [box.read_file("/tmp/name") for box in pair] == [b"a", b"b"]
             for box in pair:
                 box.close()
-    with pytest.raises(FeatureMissing, match="templates"):
-        Sandbox(template="base", engine=engine)
 
 
 def test_engine_of_this_machine_has_priorities_and_no_queue_timeout():
