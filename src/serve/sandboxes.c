@@ -92,22 +92,8 @@ static void created(struct exchange *exchange, const char *trajectory) {
     exchange_answer(exchange, 201, text ? text : "{}", location.data);
 }
 
-static void on_created(struct rollbox_run *run, void *userdata) {
-    struct exchange *exchange = userdata;
-    struct rollbox_error error = { .code = ROLLBOX_OK };
-    json_t *answer = answer_of(exchange, run);
-    struct rollbox_sandbox *handle = NULL;
-
-    if (!answer)
-        return;
-    json_decref(answer);
-    if (rollbox_call_sandbox(run, 0, &handle, &error) < 0)
-        exchange_fail(exchange, &error);
-    else
-        create_enter(exchange, handle);
-}
-
-void create_enter(struct exchange *exchange, struct rollbox_sandbox *take_handle) {
+/* Enters the sandbox that was made, under the name in exchange->data, and answers. */
+static void create_enter(struct exchange *exchange, struct rollbox_sandbox *take_handle) {
     struct box *from = exchange->box; /* NULL: it is from no template */
     bool is_recorded = false;
 
@@ -145,6 +131,21 @@ void create_enter(struct exchange *exchange, struct rollbox_sandbox *take_handle
         created(exchange, NULL);
 }
 
+static void on_created(struct rollbox_run *run, void *userdata) {
+    struct exchange *exchange = userdata;
+    struct rollbox_error error = { .code = ROLLBOX_OK };
+    json_t *answer = answer_of(exchange, run);
+    struct rollbox_sandbox *handle = NULL;
+
+    if (!answer)
+        return;
+    json_decref(answer);
+    if (rollbox_call_sandbox(run, 0, &handle, &error) < 0)
+        exchange_fail(exchange, &error);
+    else
+        create_enter(exchange, handle);
+}
+
 static bool seconds_of(struct exchange *exchange, const char *key, int64_t *ret_ms) {
     int64_t seconds = 0;
 
@@ -179,6 +180,30 @@ static void create(struct exchange *exchange, struct rollbox_plan *plan) {
         options.detached = is_detached(exchange);
         start_call(exchange, &call);
     }
+}
+
+static void start_template_fork(struct exchange *exchange, struct rollbox_plan *no_plan) {
+    const struct rollbox_state_options state = { .size = sizeof state,
+        .processes = ROLLBOX_PROCESSES_KEEP };
+    struct rollbox_call_options call = { .call = ROLLBOX_CALL_FORK,
+        .sandbox = rollbox_sandbox_name(exchange->box->handle),
+        .snapshot = WARM_TEMPLATE_SNAPSHOT,
+        .n = 1,
+        .state = &state,
+        .callback = on_created };
+
+    (void)no_plan;
+    if (box_find(exchange->server, exchange->tenant, exchange->data))
+        exchange_problem(exchange, 409, "conflict", "there is a sandbox \"%s\" already",
+            (const char *)exchange->data);
+    else
+        start_call(exchange, &call);
+}
+
+static void create_of_template(struct exchange *exchange, const char *template) {
+    exchange->prepared = start_template_fork;
+    if (warm_template_take(exchange, template) && admission_forks(exchange, 1))
+        admission_enter(exchange, NULL);
 }
 
 void handle_create(struct exchange *exchange) {
@@ -220,7 +245,7 @@ void handle_create(struct exchange *exchange) {
     if (!exchange->data)
         exchange_problem(exchange, 503, "resource_exhausted", "the server is out of memory");
     else if (template)
-        warm_template_fork(exchange, template);
+        create_of_template(exchange, template);
     else
         policies_prepare(exchange, ADMISSION_SANDBOX, create);
 }

@@ -409,8 +409,6 @@ void handle_exec_output(struct exchange *exchange);
 /* ---- sandboxes.c ---- */
 
 void handle_create(struct exchange *exchange);
-/* Enters the sandbox that a creation has made, under the name in exchange->data, and answers. */
-void create_enter(struct exchange *exchange, struct rollbox_sandbox *take_handle);
 void handle_list(struct exchange *exchange);
 /* Reads "signal" and "scope" of the body. False: the answer is given. */
 bool call_signal(struct exchange *exchange, struct rollbox_call_options *call);

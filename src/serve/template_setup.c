@@ -125,17 +125,23 @@ static void pass_on(struct setup *setup, int status, const struct buf *body) {
     const char *code = json_string_value(json_object_get(problem, "code"));
     const char *detail = json_string_value(json_object_get(problem, "detail"));
 
-    exchange_problem(setup->exchange, status >= 400 ? status : 502, code ? code : "internal",
-        "template: %s", detail ? detail : "the answer broke off");
+    if (status < 400) /* the answer broke off */
+        status = 502;
+    exchange_problem(setup->exchange, status, code ? code : "internal", "template: %s",
+        detail ? detail : "the answer broke off");
     json_decref(problem);
 }
 
+/* `output` has the end of what the set-up wrote; NULL: nothing. */
 static void fail(struct setup *setup, const char *why, const char *output, size_t length) {
     size_t cut = length > TOLD_MAX ? length - TOLD_MAX : 0;
+    auto_buf struct buf told = BUF_INIT;
 
+    if (output && length)
+        buf_printf(&told, ": %.*s", (int)(length - cut), output + cut);
     exchange_problem(setup->exchange, 422, "template_failed",
-        "the set-up of the template %s, so there is no template%s%.*s", why, length ? ": " : "",
-        (int)(length - cut), length ? output + cut : "");
+        "the set-up of the template %s, so there is no template%s", why,
+        told.data ? told.data : "");
 }
 
 /* ---- the snapshot ---- */
@@ -165,7 +171,7 @@ static void on_snapshot(struct setup *setup, int status, const struct buf *body)
 
 static void take_snapshot(struct setup *setup) {
     ask(setup, setup->box->name, "/snapshots",
-        json_pack("{s:s, s:s}", "name", "template", "processes", "keep"), on_snapshot);
+        json_pack("{s:s, s:s}", "name", WARM_TEMPLATE_SNAPSHOT, "processes", "keep"), on_snapshot);
 }
 
 /* ---- a command ---- */

@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "base/cleanup.h"
-#include "serve/admission.h"
 #include "serve/engine_link.h"
 
 /* NULL: the answer is given. */
@@ -84,52 +83,13 @@ static bool has_only_own(struct exchange *exchange) {
     return true;
 }
 
-static void on_forked(struct rollbox_run *run, void *userdata) {
-    struct exchange *exchange = userdata;
-    struct rollbox_error error = { .code = ROLLBOX_OK };
-    const struct rollbox_result *result;
-    struct rollbox_sandbox *handle = NULL;
-
-    if (rollbox_wait(run, 0, &result) < 0)
-        return;
-    if (result->outcome == ROLLBOX_OUTCOME_ERROR)
-        error = result->error;
-    if (error.code || rollbox_call_sandbox(run, 0, &handle, &error) < 0)
-        exchange_fail(exchange, &error);
-    else
-        create_enter(exchange, handle);
-}
-
-static void start_fork(struct exchange *exchange, struct rollbox_plan *no_plan) {
-    const struct rollbox_state_options state = { .size = sizeof state,
-        .processes = ROLLBOX_PROCESSES_KEEP };
-    const struct rollbox_call_options call = { .size = sizeof call,
-        .call = ROLLBOX_CALL_FORK,
-        .sandbox = rollbox_sandbox_name(exchange->box->handle),
-        .snapshot = "template",
-        .n = 1,
-        .state = &state,
-        .callback = on_forked,
-        .userdata = exchange };
-    struct rollbox_error error = { .code = ROLLBOX_OK };
-
-    (void)no_plan;
-    if (box_find(exchange->server, exchange->tenant, exchange->data))
-        exchange_problem(exchange, 409, "conflict", "there is a sandbox \"%s\" already",
-            (const char *)exchange->data);
-    else if (rollbox_call_start(exchange->link->engine, &call, &exchange->run, &error) < 0)
-        exchange_fail(exchange, &error);
-}
-
-void warm_template_fork(struct exchange *exchange, const char *name) {
+bool warm_template_take(struct exchange *exchange, const char *name) {
     struct box *box = has_only_own(exchange) ? find(exchange, name) : NULL;
 
     if (!box)
-        return;
+        return false;
     exchange->box = box;
     box->references++;
     exchange->link = engine_link_ref(box->link);
-    exchange->prepared = start_fork;
-    if (admission_forks(exchange, 1))
-        admission_enter(exchange, NULL);
+    return true;
 }

@@ -18,9 +18,11 @@
 
 #define WARM_TEMPLATE_PREFIX "template."
 
-/* For POST /v1/sandboxes with a member "template", when the rest of the body is checked: makes the
- * sandbox, or answers. */
-void warm_template_fork(struct exchange *exchange, const char *name);
+#define WARM_TEMPLATE_SNAPSHOT "template"
+
+/* For POST /v1/sandboxes with a member "template": checks the other members, and makes the
+ * template's sandbox the exchange's. False: the answer is given. */
+bool warm_template_take(struct exchange *exchange, const char *name);
 
 void handle_templates(struct exchange *exchange);
 void handle_template(struct exchange *exchange);
