@@ -47,8 +47,14 @@ struct setup {
     int control, results;
 };
 
+static void on_command(struct setup *setup, int status, const struct buf *body);
+
 static void free_setup(void *data) {
     struct setup *setup = data;
+
+    /* A command ends with its client, and does not run until its time-out. */
+    if (setup->inner && setup->then == on_command)
+        http_inner_cancel(TAKE_PTR(setup->inner));
 
     loop_timer_clear(setup->server->loop, &setup->timer);
     if (setup->results >= 0)

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Templates of a server's tenants: /v1/templates, and `template` of a sandbox."""
 
+import json
+
 import pytest
 import rollbox
-from harness import caller  # noqa: F401
+from harness import caller, until  # noqa: F401
 from serving import Server
 
 
@@ -76,6 +78,21 @@ def test_set_up_that_fails_leaves_nothing(server):
         assert word in problem["detail"]
         assert server.call("GET", "/v1/templates")[1]["templates"] == []
         assert server.call("GET", "/v1/sandboxes")[1]["sandboxes"] == []
+
+
+@pytest.mark.parametrize(
+    "set_up", [{"argv": ["sleep", "1000"]}, {"code": "import time; time.sleep(1000)"}]
+)
+def test_set_up_ends_with_its_client(server, set_up):
+    def boxes():
+        return server.call("GET", "/v1/sandboxes")[1]["sandboxes"]
+
+    connection = server.connect()
+    headers = {"Authorization": f"Bearer {server.token}"}
+    connection.request("POST", "/v1/templates", json.dumps({"name": "a", **set_up}), headers)
+    until(lambda: boxes() and server.call("GET", "/v1/sandboxes/template.a/execs")[1]["execs"])
+    connection.close()
+    until(lambda: not boxes())
 
 
 def test_body_of_a_template_is_checked(server):
