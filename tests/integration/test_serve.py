@@ -369,8 +369,9 @@ def test_tenants_do_not_see_process_numbers_of_the_host(server):
     path = f"/v1/sandboxes/{name}"
     server.call("POST", f"{path}/execs", {"argv": ["sleep", "60"]}, Prefer="respond-async")
     assert "pid" not in server.call("GET", path)[1]
+    until(lambda: server.call("GET", f"{path}/processes")[1]["processes"])
     rows = server.call("GET", f"{path}/processes")[1]["processes"]
-    assert rows and all("pid" in row and "host_pid" not in row for row in rows)
+    assert all("pid" in row and "host_pid" not in row for row in rows)
 
 
 def test_unknown_policy_key_is_the_clients_mistake(server):
