@@ -25,6 +25,7 @@ os.environ |= {
     "VERL_USE_EXTERNAL_MODULES": "verl_cpu",
     "WANDB_DISABLED": "true",
 }
+os.environ.pop("CUDA_VISIBLE_DEVICES", None)  # an empty list contradicts the cluster's one "GPU"
 sys.path.insert(0, str(HERE))
 
 import pandas  # noqa: E402
