@@ -205,9 +205,12 @@ async def verl(**options):
     async def run(command):
         call = FunctionCall(name=tool.name, arguments=json.dumps({"command": command}))
         response, _, _ = await loop._call_tool(call, {}, agent)
+        if "rollbox_failure" in agent.extra_fields:  # the loop itself raises nothing
+            raise RuntimeError(agent.extra_fields["rollbox_failure"])
         return response.text
 
     try:
+        await run("true")  # the first call makes the sandbox
         yield run
     finally:
         tool.rollouts.end(request)

@@ -135,7 +135,7 @@ def configuration():
         transfer_queue.backend.SimpleStorage.num_data_storage_units=1
         trainer.resume_mode=disable trainer.default_local_dir={PLACE}/checkpoints
         ray_kwargs.ray_init.num_cpus=32 +ray_kwargs.ray_init.num_gpus=1
-        +ray_kwargs.ray_init.include_dashboard=False
+        +ray_kwargs.ray_init.include_dashboard=False +ray_kwargs.ray_init.address=local
     """
     with initialize_config_module("verl.trainer.config", version_base=None):
         return compose("ppo_trainer", overrides=words.split())
