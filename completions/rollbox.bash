@@ -107,7 +107,7 @@ _rollbox() {
         ;;
     esac
     case $command in
-    'run') options='--interactive --tty --verbose --template --json --policy --readable --python --writable --shared --denied --image --memory --processes --cpus --disk --disk-at --open-files --output-limit --timeout --env --no-clean-env --cwd --user --users --hostname --volume --device --gpus --tmpfs --shm-size --ulimit --net --allow --allow-file --secret --inject --net-log --net-record --net-replay --max-upload --isolation --seed --time-start --time-mode --serial --label --trace --engine --help' ;;
+    'run') options='--interactive --tty --verbose --template --json --policy --readable --python --writable --shared --denied --image --memory --processes --cpus --disk --disk-at --open-files --output-limit --timeout --env --no-clean-env --cwd --user --users --hostname --volume --device --gpus --tmpfs --shm-size --ulimit --net --allow --allow-file --secret --inject --net-log --net-record --net-replay --max-upload --isolation --seed --time-start --time-mode --serial --label --priority --queue-timeout --trace --engine --help' ;;
     'shell') options='--verbose --json --policy --readable --python --writable --shared --denied --image --memory --processes --cpus --disk --disk-at --open-files --output-limit --timeout --env --no-clean-env --cwd --user --users --hostname --volume --device --gpus --tmpfs --shm-size --ulimit --net --allow --allow-file --secret --inject --net-log --net-record --net-replay --max-upload --isolation --seed --time-start --time-mode --serial --engine --help' ;;
     'record') options='--output --interactive --keep --max-record --redact --redact-env --env-values --record-changes --force --json --policy --readable --python --writable --shared --denied --image --memory --processes --cpus --disk --disk-at --open-files --output-limit --timeout --env --no-clean-env --cwd --user --users --hostname --volume --device --gpus --tmpfs --shm-size --ulimit --net --allow --allow-file --secret --inject --net-log --net-record --net-replay --max-upload --isolation --seed --time-start --time-mode --serial --engine --help' ;;
     'replay') options='--output --parent --trust --no-progress --force --json --policy --env --engine --help' ;;
@@ -116,7 +116,7 @@ _rollbox() {
     'doctor') options='--json --help' ;;
     'policy check') options='--json --help' ;;
     'policy plan') options='--json --readable --python --writable --shared --denied --image --memory --processes --cpus --disk --disk-at --open-files --output-limit --timeout --env --no-clean-env --cwd --user --users --hostname --volume --device --gpus --tmpfs --shm-size --ulimit --net --publish --network --allow --allow-file --secret --inject --net-log --net-record --net-replay --max-upload --isolation --seed --time-start --time-mode --serial --engine --help' ;;
-    'create') options='--record --keep --max-record --redact --redact-env --env-values --record-files --record-changes --name --idle --hibernate-after --auto-snapshot --auto-keep --ttl --lifetime --no-detach --force --json --policy --readable --python --writable --shared --denied --image --memory --processes --cpus --disk --disk-at --open-files --output-limit --timeout --env --no-clean-env --cwd --user --users --hostname --volume --device --gpus --tmpfs --shm-size --ulimit --net --publish --network --allow --allow-file --secret --inject --net-log --net-record --net-replay --max-upload --isolation --seed --time-start --time-mode --serial --label --socket --help' ;;
+    'create') options='--record --keep --max-record --redact --redact-env --env-values --record-files --record-changes --name --idle --hibernate-after --auto-snapshot --auto-keep --ttl --lifetime --no-detach --force --json --policy --readable --python --writable --shared --denied --image --memory --processes --cpus --disk --disk-at --open-files --output-limit --timeout --env --no-clean-env --cwd --user --users --hostname --volume --device --gpus --tmpfs --shm-size --ulimit --net --publish --network --allow --allow-file --secret --inject --net-log --net-record --net-replay --max-upload --isolation --seed --time-start --time-mode --serial --label --priority --queue-timeout --socket --help' ;;
     'exec') options='--interactive --tty --detach-keys --detach --shell --id --json --output-limit --timeout --env --cwd --user --trace --socket --help' ;;
     'attach') options='--interactive --tty --detach-keys --json --socket --help' ;;
     'logs') options='--follow --tail --json --socket --help' ;;
@@ -206,6 +206,7 @@ _rollbox() {
     --net) COMPREPLY=($(compgen -W 'none loopback allow host' -- "$cur")); return ;;
     --isolation) COMPREPLY=($(compgen -W 'namespace process' -- "$cur")); return ;;
     --time-mode) COMPREPLY=($(compgen -W 'offset virtual' -- "$cur")); return ;;
+    --priority) COMPREPLY=($(compgen -W 'high normal low' -- "$cur")); return ;;
     --scope) COMPREPLY=($(compgen -W 'run net host admin metrics' -- "$cur")); return ;;
     --from) _rollbox_names "$(_rollbox_snapshots)"; return ;;
     --template) _rollbox_list template ls -q; return ;;

@@ -155,6 +155,8 @@ _rollbox() {
             '*--time-mode=[how the clock advances from there (default offset; for one command with --seed\: virtual)]:value:(offset virtual)' \
             '*--serial[one thread of the sandbox runs at a time, in a repeatable order]' \
             '*--label=[a label for a server'\''s costs and traces, such as rollout=17; repeat it for more]:K=V:' \
+            '*--priority=[on a server that is full\: its place among the tenant'\''s own requests]:value:(high normal low)' \
+            '*--queue-timeout=[on a server that is full\: how long it may wait for its turn (default 60)]:SECONDS:' \
             '*--trace[on a server\: the program gets TRACEPARENT of its span in its environment]' \
             '*--engine=[use the shared engine on this socket instead of a private one]:SOCKET:_files' \
             '*-h[print this help]' \
@@ -541,6 +543,8 @@ _rollbox() {
             '*--time-mode=[how the clock advances from there (default offset; for one command with --seed\: virtual)]:value:(offset virtual)' \
             '*--serial[one thread of the sandbox runs at a time, in a repeatable order]' \
             '*--label=[a label for a server'\''s costs and traces, such as rollout=17; repeat it for more]:K=V:' \
+            '*--priority=[on a server that is full\: its place among the tenant'\''s own requests]:value:(high normal low)' \
+            '*--queue-timeout=[on a server that is full\: how long it may wait for its turn (default 60)]:SECONDS:' \
             '*--socket=[the shared engine'\''s socket; --engine is the same (default\: see rollbox engine start --help)]:PATH:_files' \
             '*-h[print this help]' \
             '*--help[print this help]'

@@ -111,6 +111,7 @@ static int create_body(const struct options *options, json_t *body) {
     cli_policy_done(&policy);
     set_text(body, "name", options_text(options, OPTION_NAME));
     remote_add_labels(options, body);
+    remote_add_turn(options, body);
     if (automatic && !strcmp(automatic, "changed"))
         json_object_set_new(
             body, "auto_snapshots", json_integer(keep ? (json_int_t)keep->count : 16));
@@ -347,8 +348,14 @@ bool remote_command(const struct options *options, int *ret_status) {
     if (options->command->bit & LOCAL_COMMANDS)
         return false;
     /* A socket of this machine on the command line wins over the environment. */
-    if (!remote_is_url(getenv("ROLLBOX_ENGINE")) || (given && !remote_is_url(given)))
-        return false;
+    if (!remote_is_url(getenv("ROLLBOX_ENGINE")) || (given && !remote_is_url(given))) {
+        bool has_turn =
+            options_has(options, OPTION_PRIORITY) || options_has(options, OPTION_QUEUE_TIMEOUT);
+        if (has_turn)
+            *ret_status = cli_fail(
+                options, "--priority and --queue-timeout need a server (--engine https://HOST)");
+        return has_turn;
+    }
     *ret_status = call_remote(options);
     return true;
 }

@@ -63,6 +63,8 @@ void remote_path_add(struct buf *to, const char *text, bool slashes);
 
 /* Puts the labels of --label, and --trace, into a request's body. */
 void remote_add_labels(const struct options *options, json_t *body);
+/* The same for --priority and --queue-timeout. */
+void remote_add_turn(const struct options *options, json_t *body);
 
 /* ---- commands ---- */
 

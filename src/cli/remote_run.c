@@ -2,6 +2,7 @@
 /* Commands and files on a server: run, exec, cp. */
 #include <errno.h>
 #include <fcntl.h>
+#include <math.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -174,6 +175,16 @@ void remote_add_labels(const struct options *options, json_t *body) {
         json_object_set_new(body, "trace", json_true());
 }
 
+void remote_add_turn(const struct options *options, json_t *body) {
+    const struct option_use *timeout = options_last(options, OPTION_QUEUE_TIMEOUT);
+
+    if (options_has(options, OPTION_PRIORITY))
+        json_object_set_new(body, "priority", json_string(options_text(options, OPTION_PRIORITY)));
+    if (timeout)
+        json_object_set_new(
+            body, "queue_timeout_ms", json_integer((json_int_t)ceil(timeout->number * 1000)));
+}
+
 int remote_run(const struct options *options) {
     struct cli_policy policy;
     struct remote_answer answer;
@@ -188,6 +199,7 @@ int remote_run(const struct options *options) {
     json_t *body = json_pack("{s:o?}", "policy", json_loadb(policy.text, policy.length, 0, NULL));
     cli_policy_done(&policy);
     remote_add_labels(options, body);
+    remote_add_turn(options, body);
     status = add_argv(options, body, 0);
     if (!status && !isatty(STDIN_FILENO))
         status = add_stdin(options, body);

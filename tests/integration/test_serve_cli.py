@@ -148,6 +148,19 @@ def test_image_of_a_registry_is_not_pulled_here_for_a_server(client):
     assert "a server starts from images of its own store" in client.err
 
 
+def test_priority_and_queue_timeout_reach_the_server(client):
+    client("run", "--priority", "high", "--queue-timeout", "0.5", "true")
+    client("create", "--priority", "low", "--queue-timeout", "5", "--name", "turn")
+    client("rm", "turn")
+    client("run", "--priority", "highest", "true", status=125)
+    assert "high|normal|low" in client.err
+    client("run", "--queue-timeout", "1000000", "true", status=125)
+    assert "queue_timeout_ms" in client.err
+    client.url = "/nonexistent.sock"
+    client("run", "--priority", "high", "true", status=125)
+    assert "need a server" in client.err
+
+
 def test_failures_name_the_server(client):
     client.url = "http://127.0.0.1:1"
     client("run", "true", status=125)
