@@ -484,6 +484,27 @@ def groups_of(engine):
     ]
 
 
+def wait_groups_gone(engine):
+    """The groups of a killed engine are removed. Told otherwise: each that is left, with its members and their states."""
+    try:
+        until(lambda: not groups_of(engine))
+    except AssertionError as problem:
+        left = {}
+        for top in groups_of(engine):
+            for root, _, _ in os.walk(top):
+                with contextlib.suppress(OSError):
+                    pids = Path(root, "cgroup.procs").read_text().split()
+                    left[root] = [(pid, command_line(int(pid)), states_of(pid)) for pid in pids]
+        raise AssertionError(f"groups are left: {left}") from problem
+
+
+def states_of(pid):
+    """The lines of its status that tell why it does not end."""
+    with contextlib.suppress(OSError):
+        return [e for e in Path(f"/proc/{pid}/status").read_text().splitlines() if e[:4] in ("Name", "Stat", "PPid", "Trac")]
+    return []
+
+
 def marked(marker):
     """Processes of the machine whose command line has the marker."""
     own = os.getpid()

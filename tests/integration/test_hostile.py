@@ -348,17 +348,17 @@ def test_no_controlling_terminal(caller):
 
 
 def copy_descriptor(descriptor, number):
-    """False: that number is in use. EBUSY: another thread is opening a file and has reserved it."""
-    while True:
-        with contextlib.suppress(OSError):
-            os.fstat(number)
-            return False
-        try:
-            os.dup2(descriptor, number)
-            return True
-        except OSError as problem:
-            if problem.errno != errno.EBUSY:
-                raise
+    """False: that number is in use. EBUSY: another thread waits in open() and has reserved it."""
+    with contextlib.suppress(OSError):
+        os.fstat(number)
+        return False
+    try:
+        os.dup2(descriptor, number)
+        return True
+    except OSError as problem:
+        if problem.errno != errno.EBUSY:
+            raise
+        return False
 
 
 def test_inherited_descriptors(caller):

@@ -19,7 +19,7 @@ import episodes
 import pytest
 from adapters import own_server
 from collector import collector  # noqa: F401
-from harness import DEADLINE, descendants, comm, groups_of, processes, until
+from harness import DEADLINE, comm, descendants, processes, until, wait_groups_gone
 
 from rollbox import Engine
 
@@ -107,7 +107,7 @@ def test_nothing_is_left_of_a_killed_framework(episode, image, tmp_path):
         program.wait()
     until(lambda: not processes("sleep", SECONDS[0]) and not processes("sleep", SECONDS[1]))
     until(lambda: not os.path.exists(f"/proc/{engine}"))
-    until(lambda: not groups_of(engine))
+    wait_groups_gone(engine)
     assert [name for name in os.listdir(tmp_path) if "rollbox" in name] == []
 
 

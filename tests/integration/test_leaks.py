@@ -18,8 +18,8 @@ from harness import (
     engine_of,
     groups_of,
     pidfds,
-    until,
     wait_gone,
+    wait_groups_gone,
     wait_unmarked,
 )  # noqa: F401
 from engines import SharedEngine
@@ -177,7 +177,7 @@ def test_killed_engine_leaves_nothing(caller):
         wait_gone(family, "processes of a killed engine")
         wait_unmarked(f"rollbox-marker-{os.getpid()}-leak")
     assert caller.run("--", "true").exit_code == 0
-    until(lambda: not groups_of(engine))
+    wait_groups_gone(engine)
     assert files_of(caller) <= before and mounts() <= mounted
 
 
@@ -189,7 +189,7 @@ def test_killed_client_leaves_nothing(caller):
         family, engine = run.family(), engine_of(run.process.pid)
         run.process.kill()
         wait_gone(family)
-    until(lambda: not groups_of(engine))
+    wait_groups_gone(engine)
     assert files_of(caller) <= before and mounts() <= mounted
 
 

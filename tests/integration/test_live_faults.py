@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from harness import children, descendants, groups_of, limited, pidfds, repeat_count, until, wait_gone
+from harness import children, descendants, limited, pidfds, repeat_count, until, wait_gone, wait_groups_gone
 from rollbox import Engine, Policy, ResourceExhausted, RollboxError, Sandbox, SetupFailed
 from asked import Asked, images, node_of, sh
 from killer import frozen, Killer
@@ -436,7 +436,7 @@ def test_engine_killed_at_any_step_of_a_fork(tmp_path):
             step += max(1, count // STEPS)
             if killer.said.startswith("killed"):
                 wait_gone(family)
-                until(lambda: not groups_of(pid))
+                wait_groups_gone(pid)
             else:
                 for fd in family.values():
                     os.close(fd)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The HTTP server's side processes are killed: each is replaced, with one line about it."""
 
+import contextlib
 import ctypes
 import os
 import signal
@@ -24,22 +25,26 @@ def subreaper():
     assert libc.prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0) == 0
 
 
+def look(pid):
+    """Its name, its letter in /proc, and its parent."""
+    rest, _, after = Path(f"/proc/{pid}/stat").read_text().rpartition(")")
+    letter, parent = after.split()[:2]
+    return rest.partition("(")[2], letter, int(parent)
+
+
 def state(pid):
-    """Its letter in /proc."""
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    return look(pid)[1]
 
 
 def side(name):
-    """The process of this name; None: there is none. A child of the engine has the engine's name for
-    a moment, and a later number."""
-    found = []
+    """The process of this name; None: there is none. A child of the engine has the engine's name for a moment."""
+    parents = {}
     for pid in descendants(os.getpid()):
-        try:
-            if Path(f"/proc/{pid}/comm").read_text().strip() == name and state(pid) != "Z":
-                found.append(pid)
-        except OSError:
-            continue
-    return min(found, default=None)
+        with contextlib.suppress(OSError):
+            named, letter, parent = look(pid)
+            if named == name and letter != "Z":
+                parents[pid] = parent
+    return next((pid for pid, parent in parents.items() if parent not in parents), None)
 
 
 def replaced(server, name):

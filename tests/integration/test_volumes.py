@@ -11,7 +11,7 @@ import subprocess
 import pytest
 
 from conftest import BUILD
-from harness import caller, descendants, until  # noqa: F401
+from harness import caller, command_line, descendants, until  # noqa: F401
 from rollbox import Conflict, Engine, NotFound, Policy, PolicyInvalid, RollboxError, Sandbox
 from stores import Shared, engine, store  # noqa: F401
 
@@ -31,13 +31,10 @@ def at(path="/data", mode=None, **more):
 def init_of(box):
     """The sandbox's init, as a process of the host: the parent of a command that waits."""
 
-    def cmdline(pid):
-        return open(f"/proc/{pid}/cmdline").read().replace("\0", " ").strip()
-
     with box.spawn(["sh", "-c", "echo $$; exec sleep 1001"]) as waiting:
         waiting.stdout.readline()
-        until(lambda: any(cmdline(pid) == "sleep 1001" for pid in descendants(os.getpid())))
-        (found,) = [pid for pid in descendants(os.getpid()) if cmdline(pid) == "sleep 1001"]
+        until(lambda: any(command_line(pid) == "sleep 1001" for pid in descendants(os.getpid())))
+        (found,) = [pid for pid in descendants(os.getpid()) if command_line(pid) == "sleep 1001"]
         return int(open(f"/proc/{found}/stat").read().rsplit(")", 1)[1].split()[1])
 
 
