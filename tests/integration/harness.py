@@ -485,7 +485,7 @@ def groups_of(engine):
 
 
 def wait_groups_gone(engine):
-    """The groups of a killed engine are removed. Told otherwise: each that is left, with its members and their states."""
+    """The groups of a killed engine are removed. If not: each that is left, with its members."""
     try:
         until(lambda: not groups_of(engine))
     except AssertionError as problem:
@@ -494,14 +494,15 @@ def wait_groups_gone(engine):
             for root, _, _ in os.walk(top):
                 with contextlib.suppress(OSError):
                     pids = Path(root, "cgroup.procs").read_text().split()
-                    left[root] = [(pid, command_line(int(pid)), states_of(pid)) for pid in pids]
+                    left[root] = [(command_line(int(pid)), states_of(pid)) for pid in pids]
         raise AssertionError(f"groups are left: {left}") from problem
 
 
 def states_of(pid):
     """The lines of its status that tell why it does not end."""
     with contextlib.suppress(OSError):
-        return [e for e in Path(f"/proc/{pid}/status").read_text().splitlines() if e[:4] in ("Name", "Stat", "PPid", "Trac")]
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+        return [line for line in lines if line.split(":")[0] in ("Pid", "Name", "State", "PPid", "TracerPid")]
     return []
 
 

@@ -250,9 +250,10 @@ def test_fork_bomb_is_contained(caller):
 
 def test_shell_fork_bomb(caller):
     """The classic one in bash: it ends, one way or another, as an outcome of the guest."""
-    result = caller.run("--processes", "20", "--timeout", "3", "--", "bash", "-c", ":(){ :|:& };:")
+    bomb = f":(){{ :|:& }};: # {os.getpid()}"
+    result = caller.run("--processes", "20", "--timeout", "3", "--", "bash", "-c", bomb)
     assert result.outcome in ("exit", "signal", "timeout", "out_of_memory"), result.told
-    wait_unmarked(":(){ :|:& };:")
+    wait_unmarked(bomb)
 
 
 def test_two_hundred_at_once(caller):

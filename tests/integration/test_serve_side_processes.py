@@ -16,13 +16,22 @@ from serving import Server
 PR_SET_CHILD_SUBREAPER = 36
 
 
+BEFORE = set()  # the children that this process had, such as an engine of other tests
+
+
 @pytest.fixture(autouse=True)
 def subreaper():
     """Processes whose parents are killed stay below this one, where side() looks."""
     libc = ctypes.CDLL(None, use_errno=True)
     assert libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
+    BEFORE.update(own_children())
     yield
+    BEFORE.clear()
     assert libc.prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0) == 0
+
+
+def own_children():
+    return {int(pid) for task in Path("/proc/self/task").iterdir() for pid in (task / "children").read_text().split()}
 
 
 def look(pid):
@@ -39,7 +48,7 @@ def state(pid):
 def side(name):
     """The process of this name; None: there is none. A child of the engine has the engine's name for a moment."""
     parents = {}
-    for pid in descendants(os.getpid()):
+    for pid in [pid for child in own_children() - BEFORE for pid in descendants(child)]:
         with contextlib.suppress(OSError):
             named, letter, parent = look(pid)
             if named == name and letter != "Z":
