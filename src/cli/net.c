@@ -13,14 +13,8 @@
 #include "cli/policy.h"
 #include "cli/session.h"
 
-static void cleanup_json(json_t **json) {
-    json_decref(*json);
-}
-
-#define auto_json __attribute__((cleanup(cleanup_json)))
-
 static int show_log(const struct options *options, const char *json) {
-    auto_json json_t *answer = json_loads(json, 0, NULL);
+    json_auto_t *answer = json_loads(json, 0, NULL);
     json_t *row;
     size_t i;
 
@@ -54,7 +48,7 @@ int cmd_net_log(const struct options *options) {
 
 /* Makes a policy of the command line's rules. Returns 0, or an exit status after an error. */
 static int rules_of(const struct options *options, char **ret_text) {
-    auto_json json_t *policy = json_pack("{s:s}", "net", "allow");
+    json_auto_t *policy = json_pack("{s:s}", "net", "allow");
     const char *net = options_text(options, OPTION_NET_SET_NET);
     bool has_rules = false;
 
@@ -84,7 +78,7 @@ static int rules_of(const struct options *options, char **ret_text) {
 }
 
 static int show_test(const struct options *options, const char *json) {
-    auto_json json_t *test = json_loads(json, 0, NULL);
+    json_auto_t *test = json_loads(json, 0, NULL);
     const json_t *rule = json_object_get(test, "rule");
     const char *why = json_string_value(json_object_get(test, "why"));
     const char *host = json_string_value(json_object_get(test, "host"));

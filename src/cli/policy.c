@@ -26,11 +26,6 @@
 #define FILE_LIMIT (16u << 20)
 #define DEFAULT_MAX_OUTPUT (10u << 20)
 
-static inline void cleanup_json(json_t **json) {
-    json_decref(*json);
-}
-#define auto_json __attribute__((cleanup(cleanup_json)))
-
 static bool is_given(const json_t *policy, const char *key) {
     const json_t *value = json_object_get(policy, key);
 
@@ -95,7 +90,7 @@ static int add_volume(json_t *policy, const char *key, const char *value) {
     const char *mode = strrchr(path, ':');
     json_t *volumes = json_object_get(policy, key);
     auto_free char *name = strndup(value, colon ? (size_t)(colon - value) : strlen(value));
-    auto_json json_t *volume = json_object();
+    json_auto_t *volume = json_object();
 
     if (!is_given(policy, key) && json_object_set_new(policy, key, volumes = json_object()) < 0)
         return -ENOMEM;
@@ -143,7 +138,7 @@ static int add_tmpfs(json_t *policy, const char *key, const char *value) {
     json_t *all = json_object_get(policy, key);
     auto_free char *path = strndup(value, colon ? (size_t)(colon - value) : strlen(value));
     auto_free char *words = strdup(colon ? colon + 1 : "");
-    auto_json json_t *tmpfs = json_object();
+    json_auto_t *tmpfs = json_object();
 
     if (!is_given(policy, key) && json_object_set_new(policy, key, all = json_object()) < 0)
         return -ENOMEM;
@@ -196,7 +191,7 @@ static int add_option(json_t *policy, const struct option_use *use) {
         return add_ulimit(policy, key, use->value);
     if (use->option->id == OPTION_VOLUME)
         return add_volume(policy, key, use->value);
-    auto_json json_t *value = option_value(use);
+    json_auto_t *value = option_value(use);
     if (!value)
         return -EILSEQ;
     if (strncmp(key, "fs_", 3) != 0 && use->option->id != OPTION_DEVICE)
@@ -215,7 +210,7 @@ static int add_option(json_t *policy, const struct option_use *use) {
  * the option is named, else the place in the file. */
 static void print_problems(
     const struct options *options, FILE *to, const char *file, const char *problems_json) {
-    auto_json json_t *problems = json_loads(problems_json ? problems_json : "[]", 0, NULL);
+    json_auto_t *problems = json_loads(problems_json ? problems_json : "[]", 0, NULL);
     json_t *problem;
     size_t i;
 
@@ -263,14 +258,14 @@ char *cli_policy_text(const json_t *policy) {
 }
 
 json_t *cli_policy_override(const json_t *base, const json_t *overrides) {
-    auto_json json_t *policy = json_copy((json_t *)base);
+    json_auto_t *policy = json_copy((json_t *)base);
     const json_t *denied = json_object_get(base, "fs_denied"),
                  *more = json_object_get(overrides, "fs_denied");
 
     if (!policy || json_object_update(policy, (json_t *)overrides) < 0)
         return NULL;
     if (json_is_array(denied) && json_is_array(more)) {
-        auto_json json_t *both = json_copy((json_t *)denied);
+        json_auto_t *both = json_copy((json_t *)denied);
 
         if (!both || json_array_extend(both, (json_t *)more) < 0 ||
             json_object_set(policy, "fs_denied", both) < 0)
@@ -369,7 +364,7 @@ int cli_policy_make(const struct options *options, const char *file, struct cli_
         }
         free(TAKE_PTR(problems));
     }
-    auto_json json_t *policy =
+    json_auto_t *policy =
         file ? json_loadb(text.data, text.length, JSON_REJECT_DUPLICATES, NULL) : json_object();
     if (!json_is_object(policy))
         return cli_fail(options, "%s: not a JSON object", file ? file : "policy");
@@ -500,7 +495,7 @@ int cmd_policy_plan(const struct options *options) {
 }
 
 void cli_policy_tell_users(const struct options *options, const struct cli_policy *policy) {
-    auto_json json_t *keys = json_loads(policy->text, 0, NULL);
+    json_auto_t *keys = json_loads(policy->text, 0, NULL);
     const char *image = json_string_value(json_object_get(keys, "image")),
                *users = json_string_value(json_object_get(keys, "users"));
     auto_buf struct buf text = BUF_INIT;

@@ -217,11 +217,6 @@ static int call_one(const struct options *options, const struct call *call) {
     struct remote_answer answer;
     json_t *body = strcmp(call->method, "POST") ? NULL : body_of(options);
 
-    if (options->command->bit == COMMAND_FORK && options->n_rest > 1) {
-        json_decref(body);
-        return cli_fail(options,
-            "this command forks one sandbox of a server at a time; several are POST /v1/forks");
-    }
     buf_add_text(&path, "/v1/sandboxes/");
     remote_path_add(&path, options->rest[0], false);
     buf_add_text(&path, call->suffix);
@@ -311,6 +306,9 @@ static int call_remote(const struct options *options) {
             "--image %s: a server starts from images of its own store; pull it there, and give "
             "its name",
             image);
+    int status;
+    if (remote_named(options, &status))
+        return status;
     if (bit == COMMAND_RUN)
         return remote_run(options);
     if (bit == COMMAND_EXEC)

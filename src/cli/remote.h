@@ -71,6 +71,9 @@ void remote_add_turn(const struct options *options, json_t *body);
 int remote_run(const struct options *options);
 int remote_exec(const struct options *options);
 int remote_cp(const struct options *options);
+/* Images, volumes, templates, policy plan, forks of several sandboxes. Whether it is one of them:
+ * then *ret_status is its exit status. */
+bool remote_named(const struct options *options, int *ret_status);
 /* sandbox.c: shows an answer of the engine. */
 int sandbox_show(const struct options *options, bool has_name, const char *json);
 

@@ -18,11 +18,6 @@
 
 #define FILE_LIMIT (1u << 20)
 
-static void release_json(json_t **value) {
-    json_decref(*value);
-}
-#define auto_json __attribute__((cleanup(release_json)))
-
 static int fail(struct rollbox_error *error, const char *name, const char *what) {
     return error_set(
         error, ROLLBOX_ERR_POLICY_INVALID, EINVAL, "policy", "net_allow: %s: %s", name, what);
@@ -84,7 +79,7 @@ static json_t *find_set(const char *name, struct rollbox_error *error, int *ret_
         set = read_set("/etc/rollbox/net", "", name, error, ret_error);
     if (set || *ret_error)
         return set;
-    auto_json json_t *sets = known_sets();
+    json_auto_t *sets = known_sets();
     set = json_incref(json_object_get(sets, name + 1));
     if (!set)
         *ret_error = fail_unknown(error, name, sets);
@@ -121,7 +116,7 @@ static char *host_of_url(const char *url) {
 
 /* One entry of a set, with what the policy adds to all of the set. */
 static int add_rule(json_t *rules, const json_t *entry, const char *set, const json_t *more) {
-    auto_json json_t *rule = json_is_object(entry) ? json_deep_copy(entry) : json_object();
+    json_auto_t *rule = json_is_object(entry) ? json_deep_copy(entry) : json_object();
     const char *key;
     json_t *value;
 
@@ -140,7 +135,7 @@ static int add_mirrors(json_t *rules, const json_t *names, const char *set, cons
         const char *name = json_string_value(json_array_get(names, i));
         const char *url = name ? getenv(name) : NULL;
         auto_free char *host = url ? host_of_url(url) : NULL;
-        auto_json json_t *entry = host ? json_string(host) : NULL;
+        json_auto_t *entry = host ? json_string(host) : NULL;
 
         if (entry)
             r = add_rule(rules, entry, set, more);
@@ -151,7 +146,7 @@ static int add_mirrors(json_t *rules, const json_t *names, const char *set, cons
 static int fill_one(
     json_t *rules, const char *name, const json_t *more, struct rollbox_error *error) {
     int r = 0;
-    auto_json json_t *set = find_set(name, error, &r);
+    json_auto_t *set = find_set(name, error, &r);
     const json_t *allow = json_object_get(set, "allow");
 
     if (!set)
@@ -191,8 +186,8 @@ int net_sets_fill(const char *json, size_t length, char **ret_text, struct rollb
     *ret_text = NULL;
     if (!memmem(json, length, "\"@", 2) && !memmem(json, length, "\\u0040", 6))
         return 0;
-    auto_json json_t *policy = json_loadb(json, length, JSON_ALLOW_NUL, NULL);
-    auto_json json_t *rules = json_array();
+    json_auto_t *policy = json_loadb(json, length, JSON_ALLOW_NUL, NULL);
+    json_auto_t *rules = json_array();
     if (!policy || !rules)
         return fail(error, "the policy", "out of memory");
     int r = fill_list(rules, json_object_get(policy, "net_allow_hosts"), error);

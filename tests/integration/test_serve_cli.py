@@ -2,6 +2,7 @@
 """The rollbox command with a server instead of an engine of this machine."""
 
 import json
+import os
 import signal
 import subprocess
 
@@ -136,7 +137,7 @@ def test_address_and_token_come_from_the_environment(client):
         return client.who.rollbox(*arguments, env=environment)
 
     assert rollbox("run", "echo", "hi").stdout == b"hi\n"
-    refused = rollbox("image", "ls")
+    refused = rollbox("stats")
     assert refused.returncode == 125 and b"not offered by a server" in refused.stderr
     assert rollbox("net", "test", "--allow", "a.example", "https://a.example/").returncode == 0
     wrong = rollbox("--token-file", "/dev/null", "run", "true")
@@ -159,6 +160,60 @@ def test_priority_and_queue_timeout_reach_the_server(client):
     client.url = "/nonexistent.sock"
     client("run", "--priority", "high", "true", status=125)
     assert "need a server" in client.err
+
+
+def test_policy_is_planned_by_the_server(client):
+    lines = client("policy", "plan", "--memory", "64M").splitlines()
+    assert json.loads(client("policy", "plan", "--json", "--memory", "64M"))["plan"] == lines
+    assert any("MKDIR" in line for line in lines)
+    client("policy", "plan", "--readable", "/etc", status=125)
+    assert "scope host" in client.err
+
+
+def test_several_sandboxes_are_forked_at_one_moment(client):
+    for name in ("one", "two"):
+        client("create", "--name", name)
+        client("exec", name, "--", "sh", "-c", f"echo {name} > /tmp/name")
+    lines = [line.split() for line in client("fork", "--count", "2", "one", "two").splitlines()]
+    assert [len(line) for line in lines] == [2, 2]
+    for line in lines:
+        assert [client("exec", copy, "--", "cat", "/tmp/name") for copy in line] == ["one\n", "two\n"]
+    client("fork", "one", "no-such-one", status=125)
+    client("rm", "one", "two", *lines[0], *lines[1])
+
+
+def test_templates_of_the_server(client):
+    client("template", "create", "--python", "import json; x = 40", "base")
+    assert client("template", "ls", "-q") == "base\n"
+    assert json.loads(client("template", "ls", "--json"))["templates"][0]["name"] == "base"
+    client("template", "create", "--python", "raise SystemExit(7)", "bad", status=125)
+    client("template", "rm", "base")
+    assert client("template", "ls", "-q") == ""
+    client("template", "rm", "base", status=125)
+    assert "base" in client.err
+
+
+def test_images_and_volumes_of_the_server_need_the_scope(client):
+    assert json.loads(client("image", "ls", "--json"))["images"] is not None
+    client("image", "show", "no-such-image", status=125)
+    for words in (("image", "pull", "busybox"), ("image", "rm", "x"), ("volume", "create", "x")):
+        client(*words, status=125)
+        assert "scope host" in client.err, client.err
+    client("image", "pull", "--creds", "x", "busybox", status=125)
+    assert "--creds is not offered" in client.err
+
+
+def test_volumes_of_the_server(client, server):  # noqa: F811
+    client.token.write_text(server.new_token("host", "run", "host") + "\n")
+    name = f"data-{os.getpid()}"
+    client("volume", "create", "--size", "1M", name)
+    assert name in [line.split()[0] for line in client("volume", "ls").splitlines()]
+    assert json.loads(client("volume", "inspect", "--json", name))["max_bytes"] == 1 << 20
+    mounted = ("run", "--volume", f"{name}:/data", "--", "sh", "-c")
+    client(*mounted, "echo kept > /data/file")
+    assert client(*mounted, "cat /data/file") == "kept\n"
+    client("volume", "rm", name)
+    client("volume", "inspect", name, status=125)
 
 
 def test_failures_name_the_server(client):
