@@ -245,6 +245,9 @@ int main(int argc, char **argv) {
         (config.state && trajectories_open(&server, config.state)) ||
         listen_start(&server, &config) || start(&server, &config))
         return 1;
+    if (!config.tokens)
+        fprintf(stderr, "rollbox-serve: without --tokens only processes of this user are answered, "
+                        "and only over a Unix socket; rollbox token create makes tokens\n");
     printf("ready\n");
     (void)fflush(stdout);
     r = loop_run(server.loop);

@@ -135,9 +135,10 @@ static void print_import(const json_t *json) {
             get_number(json, "processes"), get_text(json, "socket"));
         return;
     }
-    printf("%s: %" JSON_INTEGER_FORMAT " layers (%" JSON_INTEGER_FORMAT
+    printf("%s: %" JSON_INTEGER_FORMAT " %s (%" JSON_INTEGER_FORMAT
            " new), %s in %" JSON_INTEGER_FORMAT " files\n",
-        get_text(json, "name"), get_number(json, "layers"), get_number(json, "new_layers"),
+        get_text(json, "name"), get_number(json, "layers"),
+        get_number(json, "layers") == 1 ? "layer" : "layers", get_number(json, "new_layers"),
         size_text(get_number(json, "bytes")), get_number(json, "files"));
     json_array_foreach(json_object_get(json, "notes"), i, note)
         printf("note: %s\n", shown_value(json_string_value(note), ""));

@@ -471,7 +471,7 @@ def test_bar_on_a_terminal(store):
     ours, theirs = pty.openpty()
     try:
         done = store.call("image", "import", "--name", "a", path, stderr=theirs, stdout=subprocess.PIPE)
-        assert done.returncode == 0 and done.stdout.startswith(b"a: 1 layers (1 new)")
+        assert done.returncode == 0 and done.stdout.startswith(b"a: 1 layer (1 new)")
     finally:
         os.close(theirs)
         os.close(ours)

@@ -61,6 +61,7 @@ struct profile_key {
 };
 
 struct profile_sessions {
+    unsigned n_created;
     unsigned n;          /* that stand on its launcher: it must not go */
     unsigned n_sleepers; /* sessions that sleep: it may rest, but must not go */
     unsigned n_wakers;   /* of these, and of its sessions, that are about to wake: what their files

@@ -711,11 +711,12 @@ struct profile *profile_free(struct profile *profile) {
     return NULL;
 }
 
-/* A policy in use gets boxes ahead of need, as many as it has had running at once, up to the number
- * of CPUs: a one-off run pays for none. */
+/* A policy in use gets boxes ahead of need: one for the next of its sessions, and for its runs as
+ * many as it has had running at once, up to the number of CPUs. A one-off run or session pays for
+ * none. */
 int profile_keep_spares(struct profile *profile) {
     unsigned wanted = profile->n_runs < 2
-                          ? profile->sessions.n > 1
+                          ? profile->sessions.n_created > 1
                           : MIN(MAX(profile->n_running, 1u), profile->engine->features.cpus);
     struct rollbox_error error;
 

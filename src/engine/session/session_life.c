@@ -134,6 +134,7 @@ struct session *session_new(struct engine *engine, struct profile *profile, stru
     list_add_tail(session_bucket(engine, session->name), &session->by_name);
     if (client)
         list_add_tail(&client->sessions, &session->of_client);
+    profile->sessions.n_created++;
     profile->sessions.n++;
     engine->sessions.n++;
     log_at(LOG_INFO, "session", ABOUT(.sandbox = session->name), "created");
