@@ -10,6 +10,7 @@
 #include "cli/format.h"
 #include "cli/policy.h"
 #include "cli/remote.h"
+#include "cli/store_program.h"
 
 static const struct format_column image_columns[] = { { "NAME", "name", SHOWN_TEXT } };
 static const struct format_column volume_columns[] = { { "NAME", "name", SHOWN_TEXT },
@@ -139,9 +140,13 @@ static int describe_image(const struct options *options, json_t *body) {
                 options->uses[i].option->name);
     }
     auto_buf struct buf text = BUF_INIT;
-    buf_printf(&text, "%s%s", strstr(reference, "docker://") ? "" : "docker://", reference);
-    if (strchr(reference, ':') && !strncmp(reference, "oci", 3))
+
+    if ((!strncmp(reference, "oci", 3) && strchr(reference, ':')) ||
+        !strncmp(reference, "docker-archive:", 15))
         return cli_fail(options, "%s: a server pulls from registries (docker://) alone", reference);
+    if (!store_program_is_reference(reference))
+        buf_add_text(&text, "docker://");
+    buf_add_text(&text, reference);
     if (buf_failed(&text))
         return cli_fail(options, "out of memory");
     set_text(body, "reference", text.data);

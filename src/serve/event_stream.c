@@ -66,7 +66,9 @@ void handle_events(struct exchange *exchange) {
     const char *last = http_header(request, "last-event-id");
     struct subscriber *subscriber = calloc(1, sizeof *subscriber);
     auto_buf struct buf after = BUF_INIT;
-    unsigned long long number = events_latest();
+    struct tenant *tenant = exchange->tenant;
+    const unsigned long long latest = tenant->events.latest;
+    unsigned long long number = latest;
     char rest;
 
     if (!subscriber) {
@@ -84,16 +86,15 @@ void handle_events(struct exchange *exchange) {
         exchange_problem(exchange, 400, "invalid_argument", "after must be an event's number");
         return;
     }
-    if (number > events_latest() || number + 1 < events_first()) {
+    if (number > latest || number + 1 < events_first(tenant)) {
         exchange_problem(exchange, 410, "events_dropped",
-            "the events after %llu are not kept any more; the latest is %llu", number,
-            (unsigned long long)events_latest());
+            "the events after %llu are not kept any more; the latest is %llu", number, latest);
         return;
     }
     subscriber->sent = number;
     exchange->writable = on_writable;
     exchange->gone = exchange_done;
-    events_watch(&subscriber->watcher);
+    events_watch(tenant, &subscriber->watcher);
     http_begin(exchange->connection, 200, "text/event-stream", "X-Accel-Buffering: no\r\n");
     send_new(subscriber);
     if (!subscriber->is_full)

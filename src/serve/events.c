@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The latest events, and who watches for more; events.h has the model. */
+/* Each tenant's latest events, and who watches for more; events.h has the model. */
 #include "serve/events.h"
 
 #include <stdio.h>
@@ -11,16 +11,12 @@
 
 struct event {
     struct list node;
-    const struct tenant *tenant;
     uint64_t number;
     char *text; /* as it is sent */
 };
 
-static struct list kept = { &kept, &kept }, watchers = { &watchers, &watchers };
-static uint64_t latest;
-static unsigned n_kept;
-
-void events_add(const struct tenant *tenant, const char *type, json_t *take_data) {
+void events_add(struct tenant *tenant, const char *type, json_t *take_data) {
+    struct tenant_events *events = &tenant->events;
     struct event *event = calloc(1, sizeof *event);
     json_t *data = take_data ? take_data : json_object();
     struct buf text = BUF_INIT;
@@ -34,8 +30,7 @@ void events_add(const struct tenant *tenant, const char *type, json_t *take_data
         free(event);
         return;
     }
-    event->tenant = tenant;
-    event->number = ++latest;
+    event->number = ++events->latest;
     buf_printf(
         &text, "event: %s\nid: %llu\ndata: %s\n\n", type, (unsigned long long)event->number, json);
     event->text = buf_take(&text);
@@ -43,16 +38,16 @@ void events_add(const struct tenant *tenant, const char *type, json_t *take_data
         free(event);
         return;
     }
-    list_add_tail(&kept, &event->node);
-    if (++n_kept > EVENTS_KEPT) {
-        struct event *oldest = container_of(kept.next, struct event, node);
+    list_add_tail(&events->kept, &event->node);
+    if (++events->n_kept > EVENTS_KEPT) {
+        struct event *oldest = container_of(events->kept.next, struct event, node);
 
         list_remove(&oldest->node);
         free(oldest->text);
         free(oldest);
-        n_kept--;
+        events->n_kept--;
     }
-    list_for_each(node, &watchers) {
+    list_for_each(node, &events->watchers) {
         struct events_watcher *watcher = container_of(node, struct events_watcher, node);
 
         watcher->told(watcher);
@@ -68,27 +63,25 @@ void events_of_box(const struct box *box, const char *type, json_t *take_more) {
     events_add(box->tenant, type, data);
 }
 
-void events_watch(struct events_watcher *watcher) {
-    list_add_tail(&watchers, &watcher->node);
+void events_watch(struct tenant *tenant, struct events_watcher *watcher) {
+    list_add_tail(&tenant->events.watchers, &watcher->node);
 }
 
-uint64_t events_latest(void) {
-    return latest;
-}
+uint64_t events_first(const struct tenant *tenant) {
+    const struct tenant_events *events = &tenant->events;
 
-uint64_t events_first(void) {
-    return list_empty(&kept) ? latest + 1 : container_of(kept.next, struct event, node)->number;
+    return list_empty(&events->kept) ? events->latest + 1
+                                     : container_of(events->kept.next, struct event, node)->number;
 }
 
 const char *events_next(const struct tenant *tenant, uint64_t *number) {
-    list_for_each(node, &kept) {
+    list_for_each(node, &tenant->events.kept) {
         const struct event *event = container_of(node, struct event, node);
 
         if (event->number <= *number)
             continue;
         *number = event->number;
-        if (event->tenant == tenant)
-            return event->text;
+        return event->text;
     }
     return NULL;
 }

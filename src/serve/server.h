@@ -45,6 +45,11 @@ struct tenant {
     struct list families; /* family.c; not initialised before the first */
     size_t n_family_nodes;
     uint64_t watched_bytes; /* that watchers of its sandboxes remember: e2b_watch.c */
+    struct tenant_events {
+        struct list kept, watchers; /* struct event, oldest first; struct events_watcher */
+        uint64_t latest;            /* its number */
+        unsigned n_kept;
+    } events;
 };
 
 /* What a sandbox used when it was measured last: usage.c. */

@@ -25,6 +25,8 @@ struct tenant *tenant_of(struct server *server, const char *name) {
     fair_tenant_init(&tenant->turns);
     list_init(&tenant->operations);
     list_init(&tenant->answers);
+    list_init(&tenant->events.kept);
+    list_init(&tenant->events.watchers);
     list_add_tail(&server->tenants, &tenant->of_server);
     return tenant;
 }
