@@ -82,7 +82,8 @@ struct dump {
     const struct dump_options *options;
     struct rollbox_error *error;
     int fd;
-    unsigned round;                       /* process_tree.c */
+    unsigned round; /* process_tree.c */
+    bool is_traced; /* in the last round: a thread has a tracer that is not ours */
     struct dump_process **dump_processes; /* sorted by pid; the objects do not move */
     size_t n_dump_processes, dump_processes_room;
     struct task *tasks;

@@ -176,9 +176,10 @@ static int add_task(struct dump *c, struct dump_process *s, pid_t tid) {
     task->is_gone = r == -ESRCH;
     if (r == -ESRCH || (r == -EPERM && is_dead(s, tid) == 1))
         return 0; /* the next round finds a zombie, or nothing */
-    if (r == -EPERM)
-        return has_tracer(s, tid) ? dump_refuse(c, ENOTSUP, "another process traces it (ptrace)")
-                                  : 1; /* about to end: the next round shows it */
+    if (r == -EPERM) {
+        c->is_traced = has_tracer(s, tid);
+        return c->is_traced ? -EBUSY : 1; /* about to end: the next round shows it */
+    }
     if (r < 0)
         return dump_fail(c, "stopping it", r);
     c->n_tasks++;
@@ -406,13 +407,14 @@ static int let_resume(struct dump *c) {
 }
 
 /* A process in vfork stops only after its child has executed a program, which the child cannot do
- * while it is stopped. So the tries repeat. */
+ * while it is stopped. A tracer may be about to let go. So the tries repeat. */
 int tree_stop(struct dump *c) {
     for (unsigned tries = 0;; tries++) {
         int r = quiesce_hold(c);
 
         if (r < 0)
             return r;
+        c->is_traced = false;
         r = stop_once(c);
 
         if (r == 0 && tries < ON_ITS_WAY_TRIES && is_on_its_way(c)) {
@@ -423,6 +425,8 @@ int tree_stop(struct dump *c) {
         }
         if (r != -EBUSY || c->error->code)
             return r;
+        if (tries >= VFORK_TRIES && c->is_traced)
+            return dump_refuse(c, ENOTSUP, "another process traces it (ptrace)");
         if (tries >= VFORK_TRIES)
             return dump_refuse(c, EBUSY,
                 "it cannot be paused: it waits for a child that shares its memory (vfork), or for "
