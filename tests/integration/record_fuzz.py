@@ -320,7 +320,7 @@ def make_files(engine):
                 "sleep 100001 | sleep 100002 & sleep 100003 & touch /tmp/up; wait",
             )
         if name != "tree":
-            ok("exec", "--detach", name, "--", "sh", "-c", "touch /tmp/up2; sleep 100000")
+            ok("exec", "--detach", name, "--", "sh", "-c", "sleep 100000 & touch /tmp/up2; wait")
             ready(name, "/tmp/up2")
         if name != "pipes":
             ready(name, "/tmp/up")
