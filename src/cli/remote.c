@@ -8,7 +8,6 @@
 
 #include "base/cleanup.h"
 #include "cli/cli.h"
-#include "cli/policy.h"
 #include "cli/store_program.h"
 
 bool remote_is_url(const char *text) {
@@ -80,11 +79,6 @@ static const char *operand(const struct options *options, int i) {
     return i < options->n_rest ? options->rest[i] : NULL;
 }
 
-static void set_text(json_t *body, const char *key, const char *value) {
-    if (value)
-        json_object_set_new(body, key, json_string(value));
-}
-
 static int set_seconds(
     const struct options *options, enum option_id id, const char *key, json_t *body) {
     const char *text = options_text(options, id);
@@ -102,14 +96,11 @@ static int set_seconds(
 static int create_body(const struct options *options, json_t *body) {
     const char *automatic = options_text(options, OPTION_AUTO_SNAPSHOT);
     const struct option_use *keep = options_last(options, OPTION_AUTO_KEEP);
-    struct cli_policy policy;
 
-    int status = cli_policy_given(options, &policy);
+    int status = remote_add_policy(options, body);
     if (status)
         return status;
-    json_object_set_new(body, "policy", json_loadb(policy.text, policy.length, 0, NULL));
-    cli_policy_done(&policy);
-    set_text(body, "name", options_text(options, OPTION_NAME));
+    remote_set_text(body, "name", options_text(options, OPTION_NAME));
     remote_add_labels(options, body);
     remote_add_turn(options, body);
     if (automatic && !strcmp(automatic, "changed"))
@@ -146,6 +137,11 @@ static const struct call {
     { COMMAND_KILL, "POST", "/execs/", false },
 };
 
+/* Several sandboxes are forked at one moment. */
+static bool is_group(const struct options *options) {
+    return options->command->bit == COMMAND_FORK && options->n_rest > 1;
+}
+
 /* The body of a POST; NULL: none. */
 static json_t *body_of(const struct options *options) {
     unsigned __int128 bit = options->command->bit;
@@ -156,21 +152,28 @@ static json_t *body_of(const struct options *options) {
         return NULL;
     if (bit == COMMAND_KILL) {
         body = json_object();
-        set_text(body, "signal", options_text(options, OPTION_SIGNAL));
-        set_text(body, "scope", options_text(options, OPTION_SCOPE));
+        remote_set_text(body, "signal", options_text(options, OPTION_SIGNAL));
+        remote_set_text(body, "scope", options_text(options, OPTION_SCOPE));
         return body;
     }
     body = with_processes(options);
     if (bit == COMMAND_SNAPSHOT)
-        set_text(body, "name", options_text(options, OPTION_AS));
+        remote_set_text(body, "name", options_text(options, OPTION_AS));
     if (bit == COMMAND_RESET || bit == COMMAND_RESTORE)
-        set_text(body, "snapshot", operand(options, 1));
+        remote_set_text(body, "snapshot", operand(options, 1));
     if (bit == COMMAND_FORK)
-        set_text(body, "snapshot", options_text(options, OPTION_FROM));
+        remote_set_text(body, "snapshot", options_text(options, OPTION_FROM));
     if (bit == COMMAND_FORK || bit == COMMAND_RESTORE) {
         json_object_set_new(body, "n", json_integer(count ? (json_int_t)count->count : 1));
         json_object_set_new(
             body, "same_seed", json_boolean(options_has(options, OPTION_SAME_SEED)));
+    }
+    if (is_group(options)) {
+        json_t *names = json_array();
+
+        for (int i = 0; i < options->n_rest; i++)
+            json_array_append_new(names, json_string(options->rest[i]));
+        json_object_set_new(body, "sandboxes", names);
     }
     return body;
 }
@@ -180,6 +183,8 @@ static int add_details(const struct options *options, struct buf *path) {
     unsigned __int128 bit = options->command->bit;
     const char *named = operand(options, 1);
 
+    if (is_group(options) && options_has(options, OPTION_FROM))
+        return cli_fail(options, "several sandboxes are forked as they are now: leave --from out");
     if (bit & (COMMAND_SNAPSHOT_SHOW | COMMAND_SNAPSHOT_VERIFY)) {
         if (!named)
             return cli_fail(options, "on a server the snapshot must be named; see rollbox tree");
@@ -217,9 +222,13 @@ static int call_one(const struct options *options, const struct call *call) {
     struct remote_answer answer;
     json_t *body = strcmp(call->method, "POST") ? NULL : body_of(options);
 
-    buf_add_text(&path, "/v1/sandboxes/");
-    remote_path_add(&path, options->rest[0], false);
-    buf_add_text(&path, call->suffix);
+    if (is_group(options)) {
+        buf_add_text(&path, "/v1/forks");
+    } else {
+        buf_add_text(&path, "/v1/sandboxes/");
+        remote_path_add(&path, options->rest[0], false);
+        buf_add_text(&path, call->suffix);
+    }
     int status = add_details(options, &path);
     if (!status) {
         remote_ask(options, call->method, path.data, NULL, body, &answer);

@@ -61,6 +61,10 @@ int remote_fail(const struct options *options, const struct remote_answer *answe
 /* Appends a component of a path, percent-encoded; with `slashes` these stay. */
 void remote_path_add(struct buf *to, const char *text, bool slashes);
 
+/* Puts a text into a request's body; NULL: nothing. */
+void remote_set_text(json_t *body, const char *key, const char *value);
+/* The same for the policy that the options make. 0, or an exit status after a message. */
+int remote_add_policy(const struct options *options, json_t *body);
 /* Puts the labels of --label, and --trace, into a request's body. */
 void remote_add_labels(const struct options *options, json_t *body);
 /* The same for --priority and --queue-timeout. */
@@ -71,8 +75,8 @@ void remote_add_turn(const struct options *options, json_t *body);
 int remote_run(const struct options *options);
 int remote_exec(const struct options *options);
 int remote_cp(const struct options *options);
-/* Images, volumes, templates, policy plan, forks of several sandboxes. Whether it is one of them:
- * then *ret_status is its exit status. */
+/* Images, volumes, templates, policy plan. Whether it is one of them: then *ret_status is its exit
+ * status. */
 bool remote_named(const struct options *options, int *ret_status);
 /* sandbox.c: shows an answer of the engine. */
 int sandbox_show(const struct options *options, bool has_name, const char *json);

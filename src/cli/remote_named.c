@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Commands on what a server keeps by name: its images, volumes and templates; and the plan of a
- * policy, and forks of several sandboxes, which concern no single sandbox either.
+ * policy, which concerns no sandbox either.
  */
 #include <string.h>
 
@@ -122,11 +122,6 @@ static int remove_all(const struct options *options, const struct kind *kind) {
 
 /* ---- create ---- */
 
-static void set_text(json_t *body, const char *key, const char *value) {
-    if (value)
-        json_object_set_new(body, key, json_string(value));
-}
-
 /* What a pull of the server takes: the files, credentials and limits are the server's. */
 static int describe_image(const struct options *options, json_t *body) {
     const char *reference = options->rest[0];
@@ -149,22 +144,11 @@ static int describe_image(const struct options *options, json_t *body) {
     buf_add_text(&text, reference);
     if (buf_failed(&text))
         return cli_fail(options, "out of memory");
-    set_text(body, "reference", text.data);
-    set_text(body, "name", options_text(options, OPTION_STORE_NAME));
-    set_text(body, "platform", options_text(options, OPTION_PLATFORM));
+    remote_set_text(body, "reference", text.data);
+    remote_set_text(body, "name", options_text(options, OPTION_STORE_NAME));
+    remote_set_text(body, "platform", options_text(options, OPTION_PLATFORM));
     if (options_has(options, OPTION_MISSING))
         json_object_set_new(body, "missing", json_true());
-    return 0;
-}
-
-static int add_policy(const struct options *options, json_t *body) {
-    struct cli_policy policy;
-
-    int status = cli_policy_given(options, &policy);
-    if (status)
-        return status;
-    json_object_set_new(body, "policy", json_loadb(policy.text, policy.length, 0, NULL));
-    cli_policy_done(&policy);
     return 0;
 }
 
@@ -173,13 +157,13 @@ static int describe(const struct options *options, json_t *body) {
 
     if (options->command->bit == COMMAND_IMAGE_PULL)
         return describe_image(options, body);
-    set_text(body, "name", options->rest[0]);
+    remote_set_text(body, "name", options->rest[0]);
     if (options->command->bit == COMMAND_VOLUME_CREATE) {
-        set_text(body, "size", options_text(options, OPTION_SIZE_LIMIT));
+        remote_set_text(body, "size", options_text(options, OPTION_SIZE_LIMIT));
         return 0;
     }
-    set_text(body, "code", code ? code : "");
-    return add_policy(options, body);
+    remote_set_text(body, "code", code ? code : "");
+    return remote_add_policy(options, body);
 }
 
 static int create(const struct options *options, const struct kind *kind) {
@@ -195,7 +179,7 @@ static int create(const struct options *options, const struct kind *kind) {
     return cli_flush(options, status);
 }
 
-/* ---- a plan, forks ---- */
+/* ---- a plan ---- */
 
 static int plan(const struct options *options) {
     struct rollbox_error error = { .code = ROLLBOX_OK };
@@ -220,24 +204,6 @@ static int plan(const struct options *options) {
     return cli_flush(options, status);
 }
 
-static int fork_several(const struct options *options) {
-    const struct option_use *count = options_last(options, OPTION_FORKS);
-    json_auto_t *body = json_pack("{s:[], s:I, s:b, s:s}", "sandboxes", "n",
-        count ? (json_int_t)count->count : 1, "same_seed", options_has(options, OPTION_SAME_SEED),
-        "processes", options_has(options, OPTION_DROP_PROCESSES) ? "drop" : "keep");
-    json_auto_t *answer = NULL;
-
-    if (options_has(options, OPTION_FROM))
-        return cli_fail(options, "several sandboxes are forked as they are now: leave --from out");
-    for (int i = 0; i < options->n_rest; i++)
-        json_array_append_new(json_object_get(body, "sandboxes"), json_string(options->rest[i]));
-    int status = ask(options, "POST", "/v1/forks", body, &answer);
-    if (status)
-        return status;
-    auto_free char *text = json_dumps(answer, JSON_COMPACT);
-    return text ? sandbox_show(options, true, text) : cli_fail(options, "out of memory");
-}
-
 bool remote_named(const struct options *options, int *ret_status) {
     unsigned __int128 bit = options->command->bit;
 
@@ -256,11 +222,8 @@ bool remote_named(const struct options *options, int *ret_status) {
             continue;
         return true;
     }
-    if (bit == COMMAND_POLICY_PLAN)
-        *ret_status = plan(options);
-    else if (bit == COMMAND_FORK && options->n_rest > 1)
-        *ret_status = fork_several(options);
-    else
+    if (bit != COMMAND_POLICY_PLAN)
         return false;
+    *ret_status = plan(options);
     return true;
 }

@@ -155,6 +155,22 @@ static int refuse_terminal(const struct options *options) {
                : 0;
 }
 
+void remote_set_text(json_t *body, const char *key, const char *value) {
+    if (value)
+        json_object_set_new(body, key, json_string(value));
+}
+
+int remote_add_policy(const struct options *options, json_t *body) {
+    struct cli_policy policy;
+
+    int status = cli_policy_given(options, &policy);
+    if (status)
+        return status;
+    json_object_set_new(body, "policy", json_loadb(policy.text, policy.length, 0, NULL));
+    cli_policy_done(&policy);
+    return 0;
+}
+
 void remote_add_labels(const struct options *options, json_t *body) {
     json_t *labels = json_object();
 
@@ -178,26 +194,25 @@ void remote_add_labels(const struct options *options, json_t *body) {
 void remote_add_turn(const struct options *options, json_t *body) {
     const struct option_use *timeout = options_last(options, OPTION_QUEUE_TIMEOUT);
 
-    if (options_has(options, OPTION_PRIORITY))
-        json_object_set_new(body, "priority", json_string(options_text(options, OPTION_PRIORITY)));
+    remote_set_text(body, "priority", options_text(options, OPTION_PRIORITY));
     if (timeout)
         json_object_set_new(
             body, "queue_timeout_ms", json_integer((json_int_t)ceil(timeout->number * 1000)));
 }
 
 int remote_run(const struct options *options) {
-    struct cli_policy policy;
     struct remote_answer answer;
+    json_t *body = json_object();
 
     int status = refuse_terminal(options);
     if (!status && options_has(options, OPTION_TEMPLATE))
         status = cli_fail(options, "--template is not offered by a server");
     if (!status)
-        status = cli_policy_given(options, &policy);
-    if (status)
+        status = remote_add_policy(options, body);
+    if (status) {
+        json_decref(body);
         return status;
-    json_t *body = json_pack("{s:o?}", "policy", json_loadb(policy.text, policy.length, 0, NULL));
-    cli_policy_done(&policy);
+    }
     remote_add_labels(options, body);
     remote_add_turn(options, body);
     status = add_argv(options, body, 0);
@@ -231,10 +246,8 @@ static int exec_body(const struct options *options, json_t *body) {
     if (!status && timeout)
         json_object_set_new(body, "timeout_ms",
             timeout->number > 0 ? json_integer((json_int_t)(timeout->number * 1000)) : json_null());
-    if (options_text(options, OPTION_CWD))
-        json_object_set_new(body, "cwd", json_string(options_text(options, OPTION_CWD)));
-    if (options_text(options, OPTION_USER))
-        json_object_set_new(body, "user", json_string(options_text(options, OPTION_USER)));
+    remote_set_text(body, "cwd", options_text(options, OPTION_CWD));
+    remote_set_text(body, "user", options_text(options, OPTION_USER));
     remote_add_labels(options, body);
     json_t *env = json_object();
     for (size_t i = 0; i < options->n_uses; i++) {

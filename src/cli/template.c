@@ -11,6 +11,7 @@
  */
 #include "cli/template.h"
 
+#include <endian.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <guest_source.h>
@@ -50,14 +51,12 @@ static int sandbox_name(const struct options *options, const char *name, char **
 /* Takes the object. 0, or an exit status after a line. */
 static int send_message(const struct options *options, int fd, json_t *take_message) {
     auto_free char *text = take_message ? json_dumps(take_message, JSON_COMPACT) : NULL;
-    uint8_t length[8];
 
     json_decref(take_message);
     if (!text)
         return cli_fail(options, "the code and its arguments must be UTF-8");
-    for (int i = 0; i < 8; i++)
-        length[i] = (uint8_t)((uint64_t)strlen(text) >> (56 - 8 * i));
-    int r = fd_write_all(fd, length, sizeof length);
+    const uint64_t length = htobe64(strlen(text));
+    int r = fd_write_all(fd, &length, sizeof length);
     if (r >= 0)
         r = fd_write_all(fd, text, strlen(text));
     /* One that is gone says so by its end. */
@@ -128,8 +127,9 @@ static int wait_ready(struct making *making, struct buf *answer) {
 
         rollbox_dispatch(making->engine);
         uint64_t length = 0;
-        for (size_t i = 0; i < 8 && answer->length >= 8; i++)
-            length = length << 8 | (uint8_t)answer->data[i];
+        if (answer->length >= sizeof length)
+            memcpy(&length, answer->data, sizeof length);
+        length = be64toh(length);
         if (answer->length >= 8 && (length > MAX_ANSWER || answer->length - 8 >= length))
             return 0;
         if (making->ended && polls[0].fd < 0)

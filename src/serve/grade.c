@@ -20,6 +20,7 @@
 #include "base/cleanup.h"
 #include "base/utf8.h"
 #include "serve/digits.h"
+#include "serve/inner_post.h"
 #include "serve/server.h"
 
 #define OUTPUTS_MAX 256u
@@ -86,7 +87,7 @@ static struct box *take_box(struct grade *grade, const json_t *name) {
 
 /* The client is gone, and the sandbox that it waited for may be there. */
 static void abandon(struct grade *grade, const struct buf *body) {
-    json_t *answer = json_loadb(body->data ? body->data : "", body->length, 0, NULL);
+    json_t *answer = inner_answer(body);
     const json_t *names = json_object_get(answer, "sandboxes");
 
     if (!grade->state)
@@ -110,39 +111,18 @@ static void on_inner(void *userdata, int status, const char *type, struct buf *b
 
 static void ask(struct grade *grade, const char *box, const char *rest, json_t *take_body,
     void (*then)(struct grade *grade, int status, const struct buf *body)) {
-    auto_free char *text = json_dumps(take_body, JSON_COMPACT);
-    auto_buf struct buf path = BUF_INIT;
-
-    json_decref(take_body);
-    buf_printf(&path, "/v1/sandboxes%s%s%s", *box ? "/" : "", box, rest);
-    const struct inner_request request = {
-        .method = "POST", .path = path.data, .body = text, .length = text ? strlen(text) : 0
-    };
     grade->then = then;
-    if (text && !buf_failed(&path))
-        grade->inner =
-            grade->server->inner(grade->exchange, TOKEN_EVERYTHING, &request, on_inner, grade);
-    if (!grade->inner)
-        exchange_problem(grade->exchange, 503, "resource_exhausted", "the server is out of memory");
+    grade->inner = inner_post(grade->exchange, box, rest, take_body, on_inner, grade);
 }
 
-/* The problem of an inner request is that of the whole. */
 static void pass_on(struct grade *grade, int status, const struct buf *body) {
-    json_t *problem = json_loadb(body->data ? body->data : "", body->length, 0, NULL);
-    const char *code = json_string_value(json_object_get(problem, "code"));
-    const char *detail = json_string_value(json_object_get(problem, "detail"));
-
-    if (!code)
-        code = "internal";
-    exchange_problem(grade->exchange, status >= 400 ? status : 502, code, "grade: %s",
-        detail ? detail : "the answer broke off");
-    json_decref(problem);
+    inner_pass_on(grade->exchange, "grade", status, body);
 }
 
 /* ---- the command ---- */
 
 static void on_graded(struct grade *grade, int status, const struct buf *body) {
-    json_t *result = json_loadb(body->data ? body->data : "", body->length, JSON_ALLOW_NUL, NULL);
+    json_t *result = inner_answer(body);
     const json_t *code = json_object_get(result, "exit_code");
 
     if (status != 200) {
@@ -249,7 +229,7 @@ static void done(struct pool_job *job) {
 /* ---- the two sandboxes ---- */
 
 static void on_root(struct grade *grade, int status, const struct buf *body) {
-    json_t *answer = json_loadb(body->data ? body->data : "", body->length, 0, NULL);
+    json_t *answer = inner_answer(body);
 
     if (status == 201)
         grade->root = take_box(grade, json_object_get(answer, "name"));
@@ -274,7 +254,7 @@ static void on_killed(struct grade *grade, int status, const struct buf *body) {
 }
 
 static void on_state(struct grade *grade, int status, const struct buf *body) {
-    json_t *answer = json_loadb(body->data ? body->data : "", body->length, 0, NULL);
+    json_t *answer = inner_answer(body);
     const json_t *names = json_object_get(answer, "sandboxes");
     const json_t *given = json_object_get(grade->exchange->body, "policy");
     json_t *policy =

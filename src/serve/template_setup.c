@@ -4,6 +4,7 @@
  * snapshot is taken, and the processes are killed. warm_templates.h has the model. A template whose
  * request fails, or whose client leaves, leaves no sandbox.
  */
+#include <endian.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <guest_source.h>
@@ -15,6 +16,7 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "serve/inner_post.h"
 #include "serve/warm_templates.h"
 
 #define SETUP_MS INT64_C(600000)
@@ -80,12 +82,8 @@ static void on_gone(struct exchange *exchange) {
 
 /* ---- inner requests ---- */
 
-static json_t *parse(const struct buf *body) {
-    return json_loadb(body->data ? body->data : "", body->length, JSON_ALLOW_NUL, NULL);
-}
-
 static void take_box(struct setup *setup, const struct buf *body) {
-    json_t *answer = parse(body);
+    json_t *answer = inner_answer(body);
     const json_t *forked = json_array_get(json_object_get(answer, "sandboxes"), 0);
     const char *name = json_string_value(forked ? forked : json_object_get(answer, "name"));
 
@@ -110,32 +108,12 @@ static void on_inner(void *userdata, int status, const char *type, struct buf *b
 
 static void ask(struct setup *setup, const char *box, const char *rest, json_t *take_body,
     void (*then)(struct setup *setup, int status, const struct buf *body)) {
-    auto_free char *text = json_dumps(take_body, JSON_COMPACT);
-    auto_buf struct buf path = BUF_INIT;
-
-    json_decref(take_body);
-    buf_printf(&path, "/v1/sandboxes%s%s%s", *box ? "/" : "", box, rest);
-    const struct inner_request request = {
-        .method = "POST", .path = path.data, .body = text, .length = text ? strlen(text) : 0
-    };
     setup->then = then;
-    if (text && !buf_failed(&path))
-        setup->inner =
-            setup->server->inner(setup->exchange, TOKEN_EVERYTHING, &request, on_inner, setup);
-    if (!setup->inner)
-        exchange_problem(setup->exchange, 503, "resource_exhausted", "the server is out of memory");
+    setup->inner = inner_post(setup->exchange, box, rest, take_body, on_inner, setup);
 }
 
 static void pass_on(struct setup *setup, int status, const struct buf *body) {
-    json_t *problem = parse(body);
-    const char *code = json_string_value(json_object_get(problem, "code"));
-    const char *detail = json_string_value(json_object_get(problem, "detail"));
-
-    if (status < 400) /* the answer broke off */
-        status = 502;
-    exchange_problem(setup->exchange, status, code ? code : "internal", "template: %s",
-        detail ? detail : "the answer broke off");
-    json_decref(problem);
+    inner_pass_on(setup->exchange, "template", status, body);
 }
 
 /* `output` has the end of what the set-up wrote; NULL: nothing. */
@@ -163,9 +141,7 @@ static void on_killed(struct setup *setup, int status, const struct buf *body) {
         return;
     }
     box->is_template = setup->is_made = true;
-    exchange_answer_json(setup->exchange, 201,
-        json_pack("{s:s, s:s, s:O?, s:O?}", "name", setup->name, "sandbox", box->name, "labels",
-            box->labels, "policy", box->policy));
+    exchange_answer_json(setup->exchange, 201, warm_template_row(box));
 }
 
 static void on_snapshot(struct setup *setup, int status, const struct buf *body) {
@@ -183,7 +159,7 @@ static void take_snapshot(struct setup *setup) {
 /* ---- a command ---- */
 
 static void on_command(struct setup *setup, int status, const struct buf *body) {
-    json_t *result = parse(body);
+    json_t *result = inner_answer(body);
     const char *outcome = json_string_value(json_object_get(result, "outcome"));
     const json_t *text = json_object_get(result, "stderr");
 
@@ -213,13 +189,11 @@ static void run_command(struct setup *setup) {
 
 /* The length of the interpreter's message; 0: it has not come. */
 static size_t message_length(const struct setup *setup) {
-    size_t length = 0;
+    uint64_t length = 0;
 
-    if (setup->answer.length < 8)
-        return 0;
-    for (size_t i = 0; i < 8; i++)
-        length = length << 8 | (unsigned char)setup->answer.data[i];
-    return length;
+    if (setup->answer.length >= sizeof length)
+        memcpy(&length, setup->answer.data, sizeof length);
+    return be64toh(length);
 }
 
 static bool has_message(const struct setup *setup) {
@@ -348,8 +322,8 @@ static bool send_code(struct setup *setup) {
             CODE_MAX >> 10);
         return false;
     }
-    for (int i = 0; i < 8; i++)
-        buf_add(&bytes, &(char){ (char)((uint64_t)length >> (56 - 8 * i)) }, 1);
+    const uint64_t prefix = htobe64(length);
+    buf_add(&bytes, &prefix, sizeof prefix);
     buf_add(&bytes, text, length);
     if (!buf_failed(&bytes) &&
         write(setup->control, bytes.data, bytes.length) == (ssize_t)bytes.length)

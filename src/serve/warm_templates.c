@@ -24,7 +24,7 @@ static struct box *find(struct exchange *exchange, const char *name) {
     return NULL;
 }
 
-static json_t *row_of(const struct box *box) {
+json_t *warm_template_row(const struct box *box) {
     return json_pack("{s:s, s:s, s:O?, s:O?}", "name", box->name + strlen(WARM_TEMPLATE_PREFIX),
         "sandbox", box->name, "labels", box->labels, "policy", box->policy);
 }
@@ -38,7 +38,7 @@ void handle_templates(struct exchange *exchange) {
             const struct box *box = container_of(node, struct box, of_names);
 
             if (box->tenant == exchange->tenant && box->is_template)
-                json_array_append_new(rows, row_of(box));
+                json_array_append_new(rows, warm_template_row(box));
         }
     exchange_answer_json(exchange, 200, json_pack("{s:o}", "templates", rows));
 }
@@ -47,7 +47,7 @@ void handle_template(struct exchange *exchange) {
     const struct box *box = find(exchange, exchange->parameters[0]);
 
     if (box)
-        exchange_answer_json(exchange, 200, row_of(box));
+        exchange_answer_json(exchange, 200, warm_template_row(box));
 }
 
 void handle_template_delete(struct exchange *exchange) {

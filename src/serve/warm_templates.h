@@ -24,6 +24,9 @@
  * template's sandbox the exchange's. False: the answer is given. */
 bool warm_template_take(struct exchange *exchange, const char *name);
 
+/* What the answers say of a template. */
+json_t *warm_template_row(const struct box *box);
+
 void handle_templates(struct exchange *exchange);
 void handle_template(struct exchange *exchange);
 void handle_template_create(struct exchange *exchange);
